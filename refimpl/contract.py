@@ -1,0 +1,81 @@
+"""The contract every function of this project stands on: roles, array types, errors.
+
+A public function has one of four roles, and a test reads them off the source:
+
+* ``@op``        an operation of the specification; it has a twin in ``gpu``, golden cases, laws, a strategy;
+* ``@host``      code that runs beside the operations (files, tables, loops) and has no twin;
+* ``@composed``  a model, written once over a namespace of operations, so NumPy and GPU share its text;
+* ``@kernel``    (``gpu`` only) a launcher that writes into given buffers.
+
+Dimension key, the same letters in prose, in einsum (lower case) and in kernels::
+
+    T query tokens   S key tokens     D model width    F feed-forward width
+    N query heads    K key/value heads   G = N / K     H head width
+    V vocabulary     L layers         R sequences      M blocks per sequence
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt8
+
+__all__ = [
+    "Array", "Bool", "Float", "Int", "UInt8",
+    "ContractError", "CheckpointError", "UsageError",
+    "composed", "host", "kernel", "op", "require", "widen",
+]
+
+Array: TypeAlias = Any
+"""Any array: NumPy, CuPy, emulated. The shape beside it is checked under pytest and free in use."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ContractError(ValueError):
+    """A labelled constraint of an operation does not hold."""
+
+
+class CheckpointError(ValueError):
+    """A file does not hold what it must hold."""
+
+
+class UsageError(ValueError):
+    """A request cannot be served as asked."""
+
+
+def require(condition: bool, label: str, message: str) -> None:
+    """Raise ContractError unless the constraint labelled ``label`` holds.
+
+    >>> require(4 % 2 == 0, "C1", "2 key/value heads divide 4 query heads")
+    >>> require(3 % 2 == 0, "C1", "2 key/value heads do not divide 3 query heads")
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.ContractError: C1: 2 key/value heads do not divide 3 query heads
+    """
+    if not condition:
+        raise ContractError(f"{label}: {message}")
+
+
+def widen(x: Array) -> Array:
+    """Return ``x`` as float32, or as it is when it is float64.
+
+    NumPy's einsum refuses bfloat16 and its sums saturate in float16, so an operation widens its inputs
+    once, computes, and casts once at the end: dtype in = dtype out.
+    """
+    x = np.asarray(x)
+    return x if x.dtype == np.float64 else x.astype(np.float32)
+
+
+def _role(name: str) -> Callable[[F], F]:
+    def mark(function: F) -> F:
+        setattr(function, "role", name)
+        return function
+
+    return mark
+
+
+op = _role("op")
+kernel = _role("kernel")
+host = _role("host")
+composed = _role("composed")
