@@ -1,0 +1,42 @@
+"""An executable specification of LLM inference: every operation in NumPy that a person can read.
+
+``CONTENTS`` is the table of contents, the reading order and the import law at once:
+a module imports only modules that stand above it.
+"""
+
+__all__ = ["CONTENTS", "__version__"]
+
+__version__ = "0.1.0"
+
+CONTENTS = (
+    ("contract", "roles, array types, errors, the dimension key"),
+    ("basics.linear", "y = x w^T + b"),
+    ("basics.activation", "softmax and its kin; relu, silu, the three GELUs; gated forms"),
+    ("basics.norm", "layer norm and RMS norm"),
+    ("llm.embedding", "token ids to vectors"),
+    ("llm.position", "rotary embedding with its scalings; learned positions"),
+    ("llm.attention", "one function for multi-head, grouped and multi-query attention"),
+    ("llm.kv_cache", "keys and values of one sequence, kept contiguously"),
+    ("llm.mlp", "the feed-forward network, plain and gated"),
+    ("llm.block", "one transformer layer, written over a namespace of operations"),
+    ("llm.rng", "counter-based random numbers: Philox 4x32-10"),
+    ("llm.sampler", "from logits to a token; the chain of samplers is data"),
+    ("llm.quantize", "block formats of quantised weights; int8 activations"),
+    ("llm.generate", "prefill, decode, stop; text as it becomes whole"),
+    ("models.spec", "a decoder as data"),
+    ("models.families.gpt2", "GPT-2"),
+    ("models.families.llama", "Llama 2 and 3, Mistral, SmolLM"),
+    ("models.families.qwen2", "Qwen2"),
+    ("models.families.qwen3", "Qwen3"),
+    ("models.families.phi3", "Phi-3"),
+    ("models.families.gguf_names", "GGUF metadata and tensor names as a config and Hugging Face names"),
+    ("models.families", "config to ModelSpec, tensors to weights, for every family"),
+    ("models.decoder", "a decoder run over a namespace of operations"),
+    ("files.checkpoint", "safetensors files and checkpoint folders"),
+    ("files.gguf", "GGUF files"),
+    ("files.tokenizer", "text to ids and back: byte-level BPE"),
+    ("files.chat", "chat templates, in a sandbox"),
+    ("files.hub", "where a model is found: folder, file, hub, the default model"),
+    ("model", "open and load a model"),
+    ("run", "python -m refimpl.run: plain generation"),
+)
