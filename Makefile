@@ -1,0 +1,18 @@
+PYTHON ?= python
+
+.PHONY: check test bench docs
+
+check:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+
+test:
+	$(PYTHON) -m pytest
+
+bench:
+	$(PYTHON) benchmarks/cpu.py
+
+# Regenerates what is generated, then runs every example that a page or a docstring shows.
+docs:
+	$(PYTHON) -m golden conventions > docs/conventions.md
+	$(PYTHON) -m pytest README.md docs refimpl golden
