@@ -1,0 +1,109 @@
+"""The source as a tree: what the structure tests read, by AST and without importing anything."""
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+__all__ = ["ROLES", "ROOT", "Function", "Module", "code_lines", "imports", "modules", "public_functions", "roles"]
+
+ROOT = Path(__file__).parents[2]
+ROLES = ("op", "host", "composed", "kernel")
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str  # dotted, as it is imported
+    path: Path
+    tree: ast.Module
+    is_package: bool
+
+    @property
+    def where(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def has_code(self) -> bool:
+        return any(not isinstance(node, ast.Expr) for node in self.tree.body)
+
+    def all_names(self) -> list[str] | None:
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                return list(ast.literal_eval(node.value))
+        return None
+
+
+@dataclass(frozen=True)
+class Function:
+    module: Module
+    node: ast.FunctionDef
+
+    @property
+    def where(self) -> str:
+        return f"{self.module.where}:{self.node.lineno} {self.node.name}"
+
+    @property
+    def doc(self) -> str:
+        return ast.get_docstring(self.node) or ""
+
+
+@cache
+def modules(folder: str) -> tuple[Module, ...]:
+    """Return every module below ``folder`` of the repository, in path order."""
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        found.append(Module(name, path, ast.parse(path.read_text(encoding="utf-8")), is_package))
+    return tuple(found)
+
+
+def roles(node: ast.FunctionDef) -> list[str]:
+    """Return the role decorators of a function, outermost first."""
+    return [name for name in map(ast.unparse, node.decorator_list) if name in ROLES]
+
+
+def public_functions(module: Module) -> list[Function]:
+    """Return the top-level functions of a module whose name has no leading underscore."""
+    return [
+        Function(module, node)
+        for node in module.tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
+
+
+def imports(module: Module) -> Iterator[tuple[str, str | None]]:
+    """Yield (module, name or None) of every import in a module, lazy ones included, relative ones resolved."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.name.split(".")
+                parts = parts[: len(parts) - node.level + module.is_package]
+                base = ".".join([*parts, base]).rstrip(".")
+            yield from ((base, alias.name) for alias in node.names)
+
+
+def code_lines(node: ast.FunctionDef, source: str) -> int:
+    """Count the lines of a function that hold code: no docstring, comment, decorator or blank line."""
+    lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    text = "\n".join(line[indent:] for line in lines) + "\n"
+    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    held = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in layout
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    first = node.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        start, end = first.lineno - node.lineno + 1, (first.end_lineno or first.lineno) - node.lineno + 1
+        held -= set(range(start, end + 1))
+    return len(held)
