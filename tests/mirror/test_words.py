@@ -9,7 +9,8 @@ import pytest
 from tests.mirror.tree import ROOT, Module, modules
 
 PLACES = re.compile(r"(?<![\w.])/(work|tmp|home|root|mnt|Users)/\w")
-MUTED = re.compile("|".join(["# no" "qa", "type: ig" "nore", r"\bTO" r"DO\b", r"\bFIX" r"ME\b", r"pytest\.sk" "ip", r"mark\.(sk" "ip|xf" "ail)"]))
+SPLIT = ("# no|qa", "type: ig|nore", r"\bTO|DO\b", r"\bFIX|ME\b", r"pytest\.sk|ip", r"mark\.sk|ip", r"mark\.xf|ail")
+MUTED = re.compile("|".join(word.replace("|", "") for word in SPLIT))  # split, so that this file does not match itself
 JUDGING = re.compile(r"assert|raises|check|verify|expect")
 TESTS = [m for m in modules("tests") if m.path.name.startswith("test_")]
 
