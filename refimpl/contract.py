@@ -64,7 +64,7 @@ def widen(x: Array) -> Array:
     once, computes, and casts once at the end: dtype in = dtype out.
     """
     x = np.asarray(x)
-    return x if x.dtype == np.float64 else x.astype(np.float32)
+    return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
 
 
 def _role(name: str) -> Callable[[F], F]:

@@ -1,0 +1,1 @@
+"""2.1: what every network is made of."""

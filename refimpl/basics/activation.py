@@ -1,0 +1,205 @@
+"""Activations: softmax and its kin over one axis, and the elementwise functions of the feed-forward block.
+
+Sigmoid and GELU are written so that neither tail overflows or cancels:
+sigmoid(x) = e^min(x, 0) / (1 + e^-|x|),  (1 + tanh u) / 2 = sigmoid(2u),  (1 + erf u) / 2 = erfc(-u) / 2.
+"""
+
+import math
+
+import numpy as np
+
+from refimpl.contract import Array, Float, op, require, widen
+
+__all__ = [
+    "geglu", "gelu_erf", "gelu_quick", "gelu_tanh", "log_softmax", "logsumexp", "relu", "silu", "softmax", "swiglu",
+]
+
+
+@op
+def softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    """Turn scores into probabilities along an axis.
+
+    Math: p_i = exp(x_i - m) / sum_j exp(x_j - m), m = max_j x_j.
+    Cost: about 4 flop and one exp an element, one read and one write: bound by memory.
+    Numerics: the largest exponent is 0, so nothing overflows; -inf gives exactly 0. A slice that holds NaN or
+        +inf, or nothing but -inf, has no softmax and gives NaN.
+    Constraints:
+        (C1) the axis is not empty.
+    Source: Blanchard, Higham, Higham, Accurately computing the log-sum-exp and softmax functions, 2021.
+
+    >>> softmax(np.array([1000.0, 1000.0, -np.inf]))
+    array([0.5, 0.5, 0. ])
+    """
+    require(x.shape[axis] > 0, "C1", f"softmax over the empty axis {axis} of shape {x.shape}")
+    wide = widen(x)
+    with np.errstate(invalid="ignore"):  # inf - inf is the NaN that Numerics promises
+        weights = np.exp(wide - wide.max(axis, keepdims=True))
+    return (weights / weights.sum(axis, keepdims=True)).astype(x.dtype, copy=False)
+
+
+@op
+def logsumexp(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    """Take the natural logarithm of a sum of exponentials along an axis, which then is gone.
+
+    Math: m + log sum_j exp(x_j - m), m = max_j x_j.
+    Cost: about 3 flop and one exp an element, one read: bound by memory.
+    Numerics: as softmax; m is 0 where the largest value is infinite, so all -inf gives -inf and one +inf gives +inf.
+    Constraints:
+        (C1) the axis is not empty.
+    Source: Blanchard, Higham, Higham, 2021.
+
+    >>> float(logsumexp(np.array([1000.0, 1000.0]))) == 1000.0 + math.log(2.0)
+    True
+    """
+    require(x.shape[axis] > 0, "C1", f"logsumexp over the empty axis {axis} of shape {x.shape}")
+    wide = widen(x)
+    largest = wide.max(axis, keepdims=True)
+    shift = np.where(np.isinf(largest), 0, largest)
+    with np.errstate(divide="ignore", over="ignore"):  # log 0 = -inf and exp inf = inf are meant
+        total = np.log(np.exp(wide - shift).sum(axis)) + shift.squeeze(axis)
+    return total.astype(x.dtype, copy=False)
+
+
+@op
+def log_softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    """Take the logarithm of softmax without passing through probabilities that underflow.
+
+    Math: x_i - m - log sum_j exp(x_j - m), m = max_j x_j.
+    Cost: about 4 flop and one exp an element: bound by memory.
+    Numerics: finite wherever x is finite, although softmax may be 0 there. NaN where softmax has NaN.
+    Constraints:
+        (C1) the axis is not empty.
+    Source: Blanchard, Higham, Higham, 2021.
+
+    >>> log_softmax(np.array([0.0, -1000.0]))
+    array([    0., -1000.])
+    """
+    require(x.shape[axis] > 0, "C1", f"log_softmax over the empty axis {axis} of shape {x.shape}")
+    wide = widen(x)
+    with np.errstate(invalid="ignore"):
+        shifted = wide - wide.max(axis, keepdims=True)
+    return (shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))).astype(x.dtype, copy=False)
+
+
+@op
+def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Cut negative values off.
+
+    Math: max(x, 0).
+    Cost: 1 flop an element: bound by memory.
+    Numerics: exact in every dtype; NaN stays NaN.
+    Source: Nair, Hinton, Rectified linear units improve restricted Boltzmann machines, 2010.
+
+    >>> relu(np.array([-1.0, 2.0]))
+    array([0., 2.])
+    """
+    return np.maximum(widen(x), 0).astype(x.dtype, copy=False)
+
+
+@op
+def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Gate a value by its own sigmoid (also called swish).
+
+    Math: x sigmoid(x).
+    Cost: about 6 flop and two exp an element: bound by memory.
+    Numerics: neither tail overflows. x = -inf gives NaN, as -inf times 0 does.
+    Source: Elfwing, Uchibe, Doya, Sigmoid-weighted linear units, 2017.
+
+    >>> silu(np.array([0.0, 1000.0]))
+    array([   0., 1000.])
+    """
+    wide = widen(x)
+    return (wide * _sigmoid(wide)).astype(x.dtype, copy=False)
+
+
+@op
+def gelu_erf(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Gate a value by the normal distribution function: the exact GELU (BERT, torch's default).
+
+    Math: x Phi(x) = x erfc(-x / sqrt 2) / 2.
+    Cost: one erfc an element.
+    Numerics: erfc in float64 by the C library, so the negative tail keeps its relative accuracy.
+    Source: Hendrycks, Gimpel, Gaussian error linear units, 2016.
+
+    >>> gelu_erf(np.array([0.0, 1.0])).round(6)
+    array([0.      , 0.841345])
+    """
+    wide = widen(x)
+    return (wide * (_erfc(wide * -math.sqrt(0.5)) * 0.5)).astype(x.dtype, copy=False)
+
+
+@op
+def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Approximate GELU by a hyperbolic tangent (GPT-2, Gemma, T5 v1.1).
+
+    Math: x (1 + tanh u) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    Cost: about 10 flop and two exp an element: bound by memory.
+    Numerics: at most 4.73e-4 from gelu_erf, near |x| = 2.70. A cube that overflows saturates the sigmoid, as it should.
+    Source: Hendrycks, Gimpel, 2016, section 2.
+
+    >>> gelu_tanh(np.array([0.0, 1.0])).round(6)
+    array([0.      , 0.841192])
+    """
+    wide = widen(x)
+    with np.errstate(over="ignore"):
+        u = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
+        return (wide * _sigmoid(2 * u)).astype(x.dtype, copy=False)
+
+
+@op
+def gelu_quick(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Approximate GELU by a sigmoid (CLIP, gpt-oss).
+
+    Math: x sigmoid(1.702 x).
+    Cost: about 7 flop and two exp an element: bound by memory.
+    Numerics: at most 2.03e-2 from gelu_erf, near |x| = 2.27.
+    Source: Hendrycks, Gimpel, 2016, section 2.
+
+    >>> gelu_quick(np.array([0.0, 1.0])).round(6)
+    array([0.      , 0.845796])
+    """
+    wide = widen(x)
+    return (wide * _sigmoid(1.702 * wide)).astype(x.dtype, copy=False)
+
+
+@op
+def swiglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Gate one projection by the SiLU of another (Llama, Qwen).
+
+    Math: gate sigmoid(gate) up.
+    Cost: about 7 flop and two exp an element: bound by memory.
+    Numerics: one cast at the end, none between the SiLU and the product.
+    Constraints:
+        (C1) gate and up have one shape.
+    Source: Shazeer, GLU variants improve transformer, 2020.
+
+    >>> swiglu(np.array([1000.0]), np.array([2.0]))
+    array([2000.])
+    """
+    require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
+    return (silu(widen(gate)) * widen(up)).astype(gate.dtype, copy=False)
+
+
+@op
+def geglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Gate one projection by the tanh GELU of another (Gemma, T5 v1.1).
+
+    Math: gelu_tanh(gate) up.
+    Cost: about 11 flop and two exp an element: bound by memory.
+    Numerics: one cast at the end, none between the GELU and the product.
+    Constraints:
+        (C1) gate and up have one shape.
+    Source: Shazeer, 2020.
+
+    >>> geglu(np.array([1000.0]), np.array([2.0]))
+    array([2000.])
+    """
+    require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
+    return (gelu_tanh(widen(gate)) * widen(up)).astype(gate.dtype, copy=False)
+
+
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])  # NumPy has none
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))

@@ -1,0 +1,27 @@
+"""Token embedding: from ids to vectors."""
+
+from refimpl.contract import Array, Float, Int, op, require
+
+__all__ = ["embedding"]
+
+
+@op
+def embedding(ids: Int[Array, " T"], table: Float[Array, "V D"]) -> Float[Array, "T D"]:
+    """Look the vector of every token up.
+
+    Math: x[t] = table[ids[t]].
+    Cost: no flop, T D elements read and written: bound by memory, and by latency while T is small.
+    Numerics: a copy, exact in every dtype.
+    Constraints:
+        (C1) every id lies in 0..V-1 (as an index, NumPy would take -1 for the last token).
+    Source: Bengio et al., A neural probabilistic language model, 2003.
+
+    >>> import numpy as np
+    >>> embedding(np.array([1, 0, 1]), np.array([[0.0, 1.0], [2.0, 3.0]]))
+    array([[2., 3.],
+           [0., 1.],
+           [2., 3.]])
+    """
+    inside = ids.size == 0 or (ids.min() >= 0 and ids.max() < len(table))
+    require(inside, "C1", f"ids outside the vocabulary 0..{len(table) - 1}")
+    return table[ids]

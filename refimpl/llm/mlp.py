@@ -1,0 +1,65 @@
+"""The feed-forward block: each token by itself, through a wider layer and back."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+from refimpl.basics.activation import gelu_erf, gelu_quick, gelu_tanh, relu, silu
+from refimpl.basics.linear import linear
+from refimpl.contract import Array, Float, op, require, widen
+
+__all__ = ["gated_mlp", "mlp"]
+
+_ACTIVATIONS: MappingProxyType[str, Callable[[Array], Array]] = MappingProxyType(
+    {"gelu_erf": gelu_erf, "gelu_quick": gelu_quick, "gelu_tanh": gelu_tanh, "relu": relu, "silu": silu}
+)
+
+
+@op
+def mlp(
+    x: Float[Array, "T D"], w_up: Float[Array, "F D"], w_down: Float[Array, "D F"],
+    b_up: Float[Array, " F"] | None = None, b_down: Float[Array, " D"] | None = None, *, activation: str = "gelu_tanh",
+) -> Float[Array, "T D"]:
+    """Widen each token, bend it, and narrow it again (GPT-2, BERT).
+
+    Math: y = act(x w_up^T + b_up) w_down^T + b_down.
+    Cost: 4 T D F flop over 2 D F weights: bound by their bytes in decode, by arithmetic in prefill.
+    Numerics: float32 or wider from end to end, one cast.
+    Constraints:
+        (C1) the activation is gelu_erf, gelu_quick, gelu_tanh, relu or silu.
+    Source: Vaswani et al., Attention is all you need, 2017, section 3.3.
+
+    >>> import numpy as np
+    >>> mlp(np.array([[1.0, -2.0]]), np.eye(2), np.eye(2), activation="relu")
+    array([[1., 0.]])
+    """
+    hidden = _named(activation)(linear(widen(x), w_up, b_up))
+    return linear(hidden, w_down, b_down).astype(x.dtype, copy=False)
+
+
+@op
+def gated_mlp(
+    x: Float[Array, "T D"], w_gate: Float[Array, "F D"], w_up: Float[Array, "F D"], w_down: Float[Array, "D F"],
+    b_gate: Float[Array, " F"] | None = None, b_up: Float[Array, " F"] | None = None,
+    b_down: Float[Array, " D"] | None = None, *, activation: str = "silu",
+) -> Float[Array, "T D"]:
+    """Widen each token twice, let one half gate the other, and narrow it again (Llama, Qwen, Gemma).
+
+    Math: y = (act(x w_gate^T + b_gate) (x w_up^T + b_up)) w_down^T + b_down; silu makes it SwiGLU, gelu_tanh GeGLU.
+    Cost: 6 T D F flop over 3 D F weights: bound by their bytes in decode, by arithmetic in prefill.
+    Numerics: float32 or wider from end to end, one cast.
+    Constraints:
+        (C1) the activation is gelu_erf, gelu_quick, gelu_tanh, relu or silu.
+    Source: Shazeer, GLU variants improve transformer, 2020.
+
+    >>> import numpy as np
+    >>> gated_mlp(np.array([[1.0, -2.0]]), np.eye(2), 3 * np.eye(2), np.eye(2), activation="relu")
+    array([[3., 0.]])
+    """
+    wide = widen(x)
+    hidden = _named(activation)(linear(wide, w_gate, b_gate)) * linear(wide, w_up, b_up)
+    return linear(hidden, w_down, b_down).astype(x.dtype, copy=False)
+
+
+def _named(activation: str) -> Callable[[Array], Array]:
+    require(activation in _ACTIVATIONS, "C1", f"activation {activation!r}, not one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[activation]
