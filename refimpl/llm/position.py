@@ -48,9 +48,10 @@ def rope_frequencies(
 
     Math: inv_freq[i] = theta^(-2i / dim), then
         linear    inv_freq / factor
-        dynamic   theta (factor s / m - factor + 1)^(dim / (dim - 2)) for theta, s = max(seq_len, m), m the trained length
-        yarn      fast pairs stay, slow ones / factor, a linear ramp over i between; the factor is 1 + 0.1 ln factor
-        llama3    the same, with a ramp over 1 / wavelength, and a factor of 1
+        dynamic   theta (factor s / m - factor + 1)^(dim / (dim - 2)) in place of theta, where m is the trained
+                  length, max_position_embeddings, and s = max(seq_len, m)
+        yarn      fast pairs stay, slow ones / factor, a linear ramp over i between; the table times 1 + 0.1 ln factor
+        llama3    fast pairs stay, slow ones / factor, a linear ramp over inv_freq between
         longrope  inv_freq / short_factor[i], or / long_factor[i] once seq_len passes the original length
     Numerics: float64 throughout.
     Constraints:
