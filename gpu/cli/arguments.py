@@ -1,0 +1,136 @@
+"""What the user asks for: flags to a checked namespace. Nothing heavy is imported, so a slip answers at once."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gpu.cli.values import HUGE, SAMPLING, parse_bias, phrase, whole
+from refimpl.contract import UsageError, host
+
+__all__ = ["parse_arguments"]
+
+_FLAGS = {
+    "temperature": ["--temperature", "--temp"],
+    "repeat_penalty": ["--repeat-penalty", "--repetition-penalty"],
+    "seed": ["-s", "--seed"],
+    "max_tokens": ["-n", "--max-tokens", "--n-predict", "--max-new-tokens", "--num-predict"],
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaint is one exception, and so one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _add_prompt(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("prompt (one of these; else standard input)")
+    group.add_argument("words", nargs="*", metavar="PROMPT", help="words of the prompt, joined by spaces")
+    group.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads standard input")
+    group.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file")
+    group.add_argument(
+        "--prompts", metavar="FILE",
+        help='answer many prompts together: a text file with one a line, or .jsonl with "text", '
+             '{"prompt": ...} or {"messages": [...]}',
+    )
+    group.add_argument("-i", "--chat", "--interactive", action="store_true", help="talk; /help lists the commands")
+    group.add_argument("--system", "--system-prompt", metavar="TEXT", help="the system message")
+    group.add_argument("--raw", action="store_true", help="give the model the prompt as it is, without template")
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("answer")
+    for name, (convert, default, meaning) in SAMPLING.items():
+        flags = _FLAGS.get(name, ["--" + name.replace("_", "-")])
+        group.add_argument(*flags, dest=name, type=convert, default=default, metavar="N", help=meaning)
+    group.add_argument(
+        "--logit-bias", type=parse_bias, action="append", default=[], metavar="ID=BIAS",
+        help="add BIAS to a token's logit; repeatable, or a JSON object",
+    )
+    group.add_argument("--stop", type=phrase, action="append", default=[], metavar="TEXT", help="end before this text")
+    group.add_argument("--ignore-eos", action="store_true", help="go on where the model would end")
+    group.add_argument("--logprobs", type=whole(0, 100), metavar="N", help="log-probabilities, N likeliest tokens")
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model and machine")
+    group.add_argument(
+        "-m", "--model", default="smollm2", type=phrase,
+        help="a folder with config.json, a .gguf file, org/name of the hub, or smollm2 (default)",
+    )
+    group.add_argument("--offline", action="store_true", help="never ask the network")
+    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    group.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="of weights")
+    group.add_argument("--activations", choices=("float32", "int8"), default="float32", help="int8: faster, coarser")
+    group.add_argument("-t", "--threads", type=whole(1, os.cpu_count() or 1), metavar="N")
+    group.add_argument(
+        "-c", "--ctx-size", "--ctx", "--n-ctx", "--context-length", type=whole(1, HUGE), metavar="N",
+        help="tokens of prompt and answer together (default: as many as the model takes)",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--output", "--output-format", choices=("text", "json", "jsonl"), default="text")
+    group.add_argument("-o", "--out", "--output-file", metavar="FILE", help="write the answer here")
+    group.add_argument("--stream", action=argparse.BooleanOptionalAction, default=True, help="show text as it is made")
+    group.add_argument(
+        "--stats", action=argparse.BooleanOptionalAction, default=None,
+        help="speeds and memory on standard error (default: when that is a terminal)",
+    )
+    group.add_argument("--verify", action="store_true", help="compare with the reference; 1 if they differ")
+    group.add_argument("--explain", action="store_true", help="what this costs on this machine, and why")
+    group.add_argument("--version", action="store_true", help="print versions")
+
+
+def _spell(argument: str) -> str:
+    """Write a long flag with hyphens; its value stays.
+
+    >>> _spell("--top_p=a_b"), _spell("a_b")
+    ('--top-p=a_b', 'a_b')
+    """
+    flag, equals, value = argument.partition("=")
+    return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
+
+
+@host
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the checked flags of ``argv``.
+
+    >>> parse_arguments(["Hello", "--top_p", "0.9", "there"]).words
+    ['Hello', 'there']
+    """
+    parser = _Parser(
+        prog="gpu.run", usage="python -m gpu.run [PROMPT ...] [-m MODEL] [flags]", allow_abbrev=False,
+        description="Run a language model: text to standard output as it is made, all else to standard error.",
+    )
+    for add in (_add_prompt, _add_sampling, _add_machine, _add_output):
+        add(parser)
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    options = parser.parse_intermixed_args([_spell(argument) for argument in argv[:end]])
+    options.words += argv[end + 1:]
+    options.logit_bias = {token: bias for biases in options.logit_bias for token, bias in biases.items()}
+    _check_together(options)
+    return options
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other."""
+    sources = {
+        "PROMPT": bool(options.words), "--prompt": options.prompt is not None, "--file": options.file is not None,
+        "--prompts": options.prompts is not None, "--chat": options.chat,
+    }
+    given = [name for name, present in sources.items() if present]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} both name a prompt: give one")
+    single = "--verify" if options.verify else "--explain" if options.explain else None
+    if single and (options.chat or options.prompts is not None):
+        raise UsageError(f"{single} takes one prompt, not {given[0]}")
+    if options.raw and options.system is not None:
+        raise UsageError("--system needs the chat template that --raw leaves out")
+    if options.raw and options.chat:
+        raise UsageError("--chat needs the chat template that --raw leaves out")
+    if options.chat and options.output != "text":
+        raise UsageError(f"--chat writes text, not {options.output}")

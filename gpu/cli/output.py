@@ -1,0 +1,115 @@
+"""An answer and how it is written: text as it is made, or JSON when it is done."""
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from refimpl.contract import UsageError, host
+
+__all__ = ["Answer", "Output", "open_output"]
+
+
+@dataclass
+class Answer:
+    """What one prompt got, with the moments (seconds of a monotonic clock) at which things happened."""
+
+    prompt_ids: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    stop: str = "interrupt"  # until the model says otherwise
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    asked: float = 0.0  # the prompt is known
+    begun: float = 0.0  # its ids go to the model
+    first: float = 0.0  # the first token is there
+    last: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether the model ended the answer."""
+        return self.stop != "interrupt"
+
+    def take(self, token: Any, now: float) -> None:
+        """Add a drawn token."""
+        self.first = self.first or now
+        self.last = now
+        self.ids.append(token.id)
+        self.text += token.text
+        self.stop = token.stop or self.stop
+
+    def timings(self) -> dict[str, float]:
+        """Return the seconds to the first token, in the prompt and in the tokens after the first."""
+        if not self.ids:
+            return {"ttft_s": 0.0, "prompt_s": 0.0, "decode_s": 0.0}
+        first, prompt, decode = self.first - self.asked, self.first - self.begun, self.last - self.first
+        return {"ttft_s": round(first, 6), "prompt_s": round(prompt, 6), "decode_s": round(decode, 6)}
+
+    def record(self, load_s: float, logprobs: bool) -> dict[str, Any]:
+        """Return the answer as JSON shall show it."""
+        return {
+            "prompt_ids": self.prompt_ids,
+            "ids": self.ids,
+            "text": self.text,
+            "stop": self.stop,
+            "usage": {"prompt_tokens": len(self.prompt_ids), "completion_tokens": len(self.ids)},
+            "timings": {"load_s": round(load_s, 6), **self.timings()},
+            **({"logprobs": self.logprobs} if logprobs else {}),
+        }
+
+
+@dataclass
+class Output:
+    """Where answers go, and in which form."""
+
+    stream: TextIO
+    form: str = "text"
+    live: bool = True
+    logprobs: bool = False
+    written: int = 0  # answers that are out
+
+    def show(self, text: str) -> None:
+        """Write a piece of text now."""
+        if self.form == "text" and self.live and text:
+            self.stream.write(text)
+            self.stream.flush()
+
+    def finish(self, answers: list[Answer], load_s: float, *, all_done: bool = False) -> None:
+        """Write the answers that are done and whose predecessors are, each once; ``all_done``: the rest as it is."""
+        while self.form != "json" and self.written < len(answers) and (all_done or answers[self.written].done):
+            answer = answers[self.written]
+            self.written += 1
+            if self.form == "jsonl":
+                self._write_json(answer.record(load_s, self.logprobs))
+            else:
+                gap = "\n" if len(answers) > 1 and self.written < len(answers) else ""
+                self.stream.write(("" if self.live else answer.text) + "\n" + gap)
+        if self.form == "json" and all_done:
+            records = [answer.record(load_s, self.logprobs) for answer in answers]
+            self._write_json(records[0] if len(records) == 1 else records)
+        self.stream.flush()
+
+    def _write_json(self, value: Any) -> None:
+        # Escaped to ASCII, which every encoding of standard output can carry unchanged.
+        self.stream.write(json.dumps(value) + "\n")
+
+
+@host
+@contextlib.contextmanager
+def open_output(path: str | None) -> Iterator[TextIO]:
+    """Open a file for the answer, or standard output where no path is given."""
+    if path not in (None, "-"):
+        with contextlib.ExitStack() as stack:
+            try:
+                stream = stack.enter_context(open(str(path), "w", encoding="utf-8"))
+            except OSError as error:
+                raise UsageError(f"cannot write {path}: {error.strerror}") from None
+            yield stream
+        return
+    if sys.stdout is None:
+        raise UsageError("standard output is closed: give -o FILE")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
+    yield sys.stdout
