@@ -1,0 +1,142 @@
+"""Sharpen a distribution and cut its tail. A token that is cut has the logit -inf."""
+
+import numpy as np
+
+from refimpl.basics.activation import softmax
+from refimpl.contract import Array, Float, op, require, widen
+
+__all__ = ["greedy", "min_p", "temperature", "top_k", "top_p"]
+
+
+def _widened(logits: Array) -> Array:
+    wide = widen(logits)
+    best = wide.max(initial=-np.inf)
+    require(not np.isnan(best), "C1", "a logit is NaN")
+    require(bool(np.isfinite(best)), "C2", f"a token is left to choose, and the largest logit is finite, got {best}")
+    return wide
+
+
+def _keep(logits: Array, kept: Array) -> Array:
+    cut = np.full_like(logits, -np.inf)
+    cut[kept] = logits[kept]
+    return cut
+
+
+@op
+def greedy(logits: Float[Array, " V"]) -> Float[Array, " V"]:
+    """Keep the most likely token alone, the lowest index of equals.
+
+    Math: l_i <- l_i if i = argmax l, else -inf.
+    Cost: V comparisons; one read, one write.
+    Numerics: exact.
+    Constraints:
+        (C1) no logit is NaN.
+        (C2) the largest logit is finite.
+    Source: definition.
+
+    >>> greedy(np.array([1.0, 3.0, 3.0]))
+    array([-inf,   3., -inf])
+    """
+    return _keep(logits, _widened(logits).argmax(keepdims=True))
+
+
+@op
+def temperature(logits: Float[Array, " V"], t: float) -> Float[Array, " V"]:
+    """Sharpen (t < 1) or flatten (t > 1) the distribution; t = 0 is its limit, greedy.
+
+    Math: l_i <- l_i / t; where that overflows, (l_i - max l) / t, which has the same softmax.
+    Cost: V flop; one read, one write.
+    Numerics: divided in float32 (float64 stays) and rounded once to the dtype of the logits. What overflows after the
+        shift lies so far below the best that its probability is 0.
+    Constraints:
+        (C1) no logit is NaN.
+        (C2) the largest logit is finite.
+        (C3) t is not negative, and finite.
+    Source: Ackley, Hinton, Sejnowski, A learning algorithm for Boltzmann machines, 1985.
+
+    >>> temperature(np.array([1.0, 3.0, 2.0]), 0.5)
+    array([2., 6., 4.])
+    """
+    require(0 <= t < np.inf, "C3", f"the temperature is not negative, and finite, got {t}")
+    wide = _widened(logits)
+    if t == 0:
+        return greedy(logits)
+    with np.errstate(over="ignore"):
+        scaled = (wide / t).astype(logits.dtype)
+        if np.isinf(scaled).sum() > np.isinf(wide).sum():
+            scaled = ((wide - wide.max()) / t).astype(logits.dtype)
+    return scaled
+
+
+@op
+def top_k(logits: Float[Array, " V"], k: int) -> Float[Array, " V"]:
+    """Keep the k most likely tokens; k = 0 keeps all.
+
+    Math: l_i <- l_i if fewer than k tokens come before i, by value and then by index; else -inf.
+    Cost: O(V) comparisons by selection; a few reads of V.
+    Numerics: exact. Exactly k are kept: of equals at the boundary, those of lower index.
+    Constraints:
+        (C1) no logit is NaN.
+        (C2) the largest logit is finite.
+        (C3) k is not negative.
+    Source: Fan, Lewis, Dauphin, Hierarchical neural story generation, 2018.
+
+    >>> top_k(np.array([1.0, 2.0, 2.0, 2.0, 3.0]), 3)
+    array([-inf,   2.,   2., -inf,   3.])
+    """
+    require(k >= 0, "C3", f"top-k keeps k tokens, 0 for all, got {k}")
+    wide = _widened(logits)
+    if k == 0 or k >= len(wide):
+        return logits
+    boundary = np.partition(wide, -k)[-k]
+    above = np.flatnonzero(wide > boundary)
+    equal = np.flatnonzero(wide == boundary)[: k - len(above)]
+    return _keep(logits, np.concatenate([above, equal]))
+
+
+@op
+def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
+    """Keep the smallest set of most likely tokens whose mass reaches p.
+
+    Math: order by value and then by index; keep the first n, n = min {n >= 1 : p_1 + ... + p_n >= p}.
+    Cost: V exp, and a sort of the tokens that are left.
+    Numerics: probabilities and their sum, from the large side, in float64. p = 0 keeps the best, p = 1 all, whatever
+        the sum rounds to.
+    Constraints:
+        (C1) no logit is NaN.
+        (C2) the largest logit is finite.
+        (C3) p is in [0, 1].
+    Source: Holtzman et al., The curious case of neural text degeneration, 2020; the crossing token stays.
+
+    >>> top_p(np.log([0.5, 0.125, 0.25, 0.125]), 0.75).round(1)
+    array([-0.7, -inf, -1.4, -inf])
+    """
+    require(0 <= p <= 1, "C3", f"top-p keeps a mass in [0, 1], got {p}")
+    wide = _widened(logits)
+    if p == 1:
+        return logits
+    left = np.flatnonzero(wide > -np.inf)
+    order = left[np.argsort(-wide[left], kind="stable")]
+    mass = np.cumsum(softmax(wide[order].astype(np.float64)))
+    return _keep(logits, order[: np.searchsorted(mass, p) + 1])
+
+
+@op
+def min_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
+    """Keep the tokens that are at least p times as likely as the best one.
+
+    Math: l_i <- l_i if exp(l_i - max l) >= p, else -inf.
+    Cost: V exp; one read, one write.
+    Numerics: the ratio in float64. p = 1 keeps all that equal the best, p = 0 all.
+    Constraints:
+        (C1) no logit is NaN.
+        (C2) the largest logit is finite.
+        (C3) p is in [0, 1].
+    Source: Nguyen et al., Turning up the heat: min-p sampling, 2024.
+
+    >>> min_p(np.array([0.0, -1.0, -3.0]), 0.1)
+    array([  0.,  -1., -inf])
+    """
+    require(0 <= p <= 1, "C3", f"min-p is a ratio in [0, 1], got {p}")
+    wide = _widened(logits).astype(np.float64)
+    return _keep(logits, np.exp(wide - wide.max()) >= p)

@@ -1,0 +1,145 @@
+"""Generation: prefill the prompt, decode token by token, stop; text comes out as soon as it is certain.
+
+A model is here one function, ``step``: it appends ids to its sequence and returns the logits after the last of them.
+"""
+
+import codecs
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from refimpl.basics.activation import log_softmax
+from refimpl.contract import Array, UsageError, host, widen
+from refimpl.llm.rng import uniform
+from refimpl.llm.sampler import Chain, sample
+
+__all__ = ["Step", "TextStream", "Token", "generate"]
+
+Step: TypeAlias = Callable[[list[int]], Array]
+
+
+@dataclass(frozen=True)
+class Token:
+    """One generated token and the text that became certain with it.
+
+    ``logprob`` and ``top_logprobs`` (the likeliest ids first) describe the model's own distribution, before the chain.
+    ``stop`` is None but for the last token: "eos", "stop" (a stop string), "length" (max_tokens) or "context" (full).
+    """
+
+    id: int
+    text: str = ""
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    stop: str | None = None
+
+
+@dataclass(frozen=True)
+class TextStream:
+    """Bytes in, text out: what is certain goes out, an unfinished character or a possible stop string is held back.
+
+    The text ends before the stop string that is complete first (of two, the longer), however the bytes are cut.
+    Bytes that are not UTF-8 become U+FFFD, as in ``bytes.decode(errors="replace")``.
+
+    >>> stream, text = TextStream(stop=("END",)).push("ü EN".encode())
+    >>> text
+    'ü '
+    >>> stream.push(b"D of the text")
+    (TextStream(stop=('END',), pending=b'', held='', stopped=True), '')
+    """
+
+    stop: tuple[str, ...] = ()
+    pending: bytes = b""
+    held: str = ""
+    stopped: bool = False
+
+    def push(self, piece: bytes, final: bool = False) -> tuple["TextStream", str]:
+        """Take a piece; return the stream after it and the text that goes out. ``final`` holds nothing back."""
+        if self.stopped:
+            return self, ""
+        data = self.pending + piece
+        decoded, used = codecs.utf_8_decode(data, "replace", final)
+        text = self.held + decoded
+        found = [(start + len(stop), start) for stop in self.stop if (start := text.find(stop)) >= 0]
+        if found:
+            return replace(self, pending=b"", held="", stopped=True), text[: min(found)[1]]
+        keep = 0 if final else self._possible_start(text)
+        return replace(self, pending=data[used:], held=text[len(text) - keep :]), text[: len(text) - keep]
+
+    def _possible_start(self, text: str) -> int:
+        """Return the length of the longest end of ``text`` with which a stop string begins."""
+        longest = max(map(len, self.stop), default=0)
+        lengths = range(min(longest - 1, len(text)), 0, -1)
+        return next((n for n in lengths if any(stop.startswith(text[-n:]) for stop in self.stop)), 0)
+
+
+def _describe(logits: Array, token_id: int, count: int) -> tuple[float | None, tuple[tuple[int, float], ...]]:
+    if count == 0:
+        return None, ()
+    logprobs = log_softmax(widen(logits).astype(np.float64))
+    best = np.argsort(-logprobs, kind="stable")[:count]
+    return float(logprobs[token_id]), tuple((int(i), float(logprobs[i])) for i in best)
+
+
+def _ask(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)
+
+
+@host
+def generate(
+    step: Step,
+    prompt_ids: Sequence[int],
+    *,
+    chain: Chain = (("greedy", None),),
+    max_tokens: int | None = None,
+    context: int,
+    eos_ids: Collection[int] = (),
+    stop: Sequence[str] = (),
+    token_bytes: Callable[[int], bytes] | None = None,
+    seed: int = 0,
+    request: int = 0,
+    logprobs: int = 0,
+) -> Iterator[Token]:
+    """Generate tokens after a prompt, as an iterator that asks the model only for what is consumed.
+
+    Prefill is one step over the whole prompt, decode one step a token; a token that ends the text is not fed back.
+    The prompt is checked at the call, before the model runs. Every token, the last one too, is yielded with its reason
+    to stop; an end-of-sequence token has no text of its own. The noise of a token depends on its position alone
+    (``uniform(seed, request, position)``), so a sequence that was cut goes on as if it had not been.
+
+    >>> def step(ids):   # a model that counts
+    ...     return np.eye(5)[(ids[-1] + 1) % 5]
+    >>> [(token.id, token.stop) for token in generate(step, [0, 1], context=16, eos_ids={4})]
+    [(2, None), (3, None), (4, 'eos')]
+    """
+    prompt = list(prompt_ids)
+    room = context - len(prompt)
+    _ask(len(prompt) > 0, "the prompt holds no token")
+    _ask(room > 0, f"a context of {context} tokens has no room for a token after a prompt of {len(prompt)}")
+    _ask(max_tokens is None or max_tokens >= 0, f"max_tokens is not negative, got {max_tokens}")
+    _ask(logprobs >= 0, f"logprobs is not negative, got {logprobs}")
+    _ask("" not in stop, "a stop string is not empty")
+    _ask(not stop or token_bytes is not None, "stop strings need a tokenizer")
+    most = room if max_tokens is None else min(room, max_tokens)
+
+    def tokens() -> Iterator[Token]:
+        stream = TextStream(tuple(stop))
+        output: list[int] = []
+        reason: str | None = None
+        while reason is None and len(output) < most:
+            logits = step(output[-1:] or prompt)
+            token_id = sample(logits, prompt, output, chain, uniform(seed, request, len(prompt) + len(output)))
+            output.append(token_id)
+            if token_id in eos_ids:
+                reason = "eos"
+            elif len(output) == most:
+                reason = "length" if most == max_tokens else "context"
+            piece = token_bytes(token_id) if token_bytes and reason != "eos" else b""
+            stream, text = stream.push(piece, final=reason is not None)
+            if stream.stopped:
+                reason = "stop"
+            yield Token(token_id, text, *_describe(logits, token_id, logprobs), stop=reason)
+
+    return tokens()

@@ -1,0 +1,100 @@
+"""Changes of single logits before the cuts: what was said already, and what the user wishes for or forbids."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from refimpl.contract import Array, Float, Int, op, require, widen
+
+__all__ = ["frequency_penalty", "logit_bias", "presence_penalty", "repetition_penalty"]
+
+
+def _counts(ids: Array, vocab_size: int) -> Array:
+    inside = ids.size == 0 or (ids.min() >= 0 and ids.max() < vocab_size)
+    require(bool(inside), "C1", f"ids are in [0, {vocab_size}), got {ids.min(initial=0)} to {ids.max(initial=0)}")
+    return np.bincount(ids, minlength=vocab_size)
+
+
+@op
+def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty: float) -> Float[Array, " V"]:
+    """Make the tokens of the prompt and the output less likely, each once.
+
+    Math: l_i <- l_i / penalty if l_i > 0, l_i penalty otherwise, for every i among the ids.
+    Cost: V flop; reads and writes V.
+    Numerics: float32 (float64 stays), rounded once. The zero of the logits matters: this step is not shift-invariant.
+    Constraints:
+        (C1) ids are in the vocabulary.
+        (C2) penalty is positive and finite; below 1 it rewards.
+    Source: Keskar et al., CTRL, 2019; divide or multiply by sign as in Hugging Face RepetitionPenaltyLogitsProcessor.
+
+    >>> repetition_penalty(np.array([2.0, -2.0, 3.0]), np.array([0, 1, 1]), 2.0)
+    array([ 1., -4.,  3.])
+    """
+    require(0 < penalty < np.inf, "C2", f"the repetition penalty is positive and finite, got {penalty}")
+    seen = _counts(ids, len(logits)) > 0
+    wide = widen(logits)
+    return np.where(seen, np.where(wide > 0, wide / penalty, wide * penalty), wide).astype(logits.dtype)
+
+
+@op
+def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty: float) -> Float[Array, " V"]:
+    """Lower the logit of every token of the output, each once.
+
+    Math: l_i <- l_i - penalty if i is among the ids.
+    Cost: V flop; reads and writes V.
+    Numerics: float32 (float64 stays), rounded once.
+    Constraints:
+        (C1) ids are in the vocabulary.
+        (C2) penalty is finite; below 0 it rewards.
+    Source: OpenAI API reference, presence_penalty.
+
+    >>> presence_penalty(np.array([2.0, 2.0, 2.0]), np.array([1, 1]), 0.5)
+    array([2. , 1.5, 2. ])
+    """
+    require(bool(np.isfinite(penalty)), "C2", f"the presence penalty is finite, got {penalty}")
+    return (widen(logits) - (_counts(ids, len(logits)) > 0).astype(np.float32) * penalty).astype(logits.dtype)
+
+
+@op
+def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty: float) -> Float[Array, " V"]:
+    """Lower the logit of every token of the output, as often as it was said.
+
+    Math: l_i <- l_i - penalty |{s : ids_s = i}|.
+    Cost: 2 V flop; reads and writes V.
+    Numerics: float32 (float64 stays), the product rounded and the difference rounded.
+    Constraints:
+        (C1) ids are in the vocabulary.
+        (C2) penalty is finite; below 0 it rewards.
+    Source: OpenAI API reference, frequency_penalty.
+
+    >>> frequency_penalty(np.array([2.0, 2.0, 2.0]), np.array([1, 1]), 0.5)
+    array([2., 1., 2.])
+    """
+    require(bool(np.isfinite(penalty)), "C2", f"the frequency penalty is finite, got {penalty}")
+    wide = widen(logits)
+    return (wide - _counts(ids, len(logits)).astype(wide.dtype) * penalty).astype(logits.dtype)
+
+
+@op
+def logit_bias(
+    logits: Float[Array, " V"], bias: Mapping[int, float] | Iterable[tuple[int, float]]
+) -> Float[Array, " V"]:
+    """Add a bias to the logits of chosen tokens; -inf forbids a token.
+
+    Math: l_i <- l_i + bias_i.
+    Cost: one flop a chosen token; reads and writes V.
+    Numerics: float32 (float64 stays), rounded once.
+    Constraints:
+        (C1) ids are in the vocabulary.
+        (C2) a bias is a number below +inf.
+    Source: OpenAI API reference, logit_bias.
+
+    >>> logit_bias(np.array([2.0, 2.0, 2.0]), {0: -np.inf, 2: 1.0})
+    array([-inf,   2.,   3.])
+    """
+    biased = np.array(widen(logits))
+    for token_id, value in dict(bias).items():
+        require(0 <= token_id < len(biased), "C1", f"biased ids are in [0, {len(biased)}), got {token_id}")
+        require(value < np.inf, "C2", f"a bias is a number below +inf, got {value} for token {token_id}")
+        biased[token_id] += value
+    return biased.astype(logits.dtype)

@@ -1,0 +1,121 @@
+"""From logits to a token: a chain of steps over the logits, and a draw whose noise is an argument.
+
+Every step takes logits and gives logits. A chain is data, a tuple of (name, value) pairs, so that any order can be
+expressed:
+
+    (("repetition_penalty", 1.1), ("temperature", 0.8), ("top_k", 40), ("top_p", 0.95))
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from refimpl.basics.activation import softmax
+from refimpl.contract import Array, Float, host, op, require, widen
+from refimpl.llm import cuts, penalties
+
+__all__ = ["Chain", "apply_chain", "draw", "sample", "sampling_chain"]
+
+Chain: TypeAlias = tuple[tuple[str, Any], ...]
+"""Steps by name, each with its value; ("greedy", None) has none."""
+
+
+@op
+def draw(probs: Float[Array, " V"], u: float) -> int:
+    """Draw a token by inverting the cumulative distribution at u.
+
+    Math: min {i : p_0 + ... + p_i > u (p_0 + ... + p_{V-1})}.
+    Cost: V additions; one read.
+    Numerics: the running sum in float64. A probability of 0 is never drawn: it leaves the running sum where it was.
+    Constraints:
+        (C1) u is in [0, 1).
+        (C2) probabilities are not negative, and their sum is positive and finite.
+    Source: Devroye, Non-uniform random variate generation, 1986, III.2.
+
+    >>> draw(np.array([0.0, 0.25, 0.75]), 0.0), draw(np.array([0.0, 0.25, 0.75]), 0.25)
+    (1, 2)
+    """
+    require(0 <= u < 1, "C1", f"u is in [0, 1), got {u}")
+    running = np.cumsum(widen(probs), dtype=np.float64)
+    total = running[-1]
+    fair = bool(0 < total < np.inf) and bool((probs >= 0).all())
+    require(fair, "C2", f"probabilities are not negative and have a positive, finite sum, got {total}")
+    # u total may round to the total where that is tiny; some running sum must exceed the target
+    target = min(u * total, np.nextafter(total, 0))
+    return int(np.searchsorted(running, target, side="right"))
+
+
+@host
+def sampling_chain(
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repeat_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
+) -> Chain:
+    """Make the chain of the usual settings, in Hugging Face's order, without the steps that are off.
+
+    >>> sampling_chain(0.8, top_p=0.95, repeat_penalty=1.1)
+    (('repetition_penalty', 1.1), ('temperature', 0.8), ('top_p', 0.95))
+    >>> sampling_chain(top_p=0.95)
+    (('greedy', None),)
+    """
+    steps: list[tuple[str, Any, Any]] = [  # name, value, the value that turns the step off
+        ("logit_bias", tuple(sorted((logit_bias or {}).items())), ()),
+        ("repetition_penalty", repeat_penalty, 1),
+        ("presence_penalty", presence_penalty, 0),
+        ("frequency_penalty", frequency_penalty, 0),
+    ]
+    if temperature == 0:
+        steps += [("greedy", None, "always on")]
+    else:
+        steps += [("temperature", temperature, 1), ("top_k", top_k, 0), ("top_p", top_p, 1), ("min_p", min_p, 0)]
+    return tuple((name, value) for name, value, off in steps if value != off)
+
+
+@host
+def apply_chain(
+    logits: Float[Array, " V"], prompt_ids: Sequence[int], output_ids: Sequence[int], chain: Chain
+) -> Float[Array, " V"]:
+    """Apply the steps of a chain one after the other.
+
+    >>> apply_chain(np.array([3.0, 2.0, 1.0]), [0], [], (("repetition_penalty", 3.0), ("top_k", 1)))
+    array([-inf,   2., -inf])
+    """
+
+    def ids(*parts: Sequence[int]) -> Array:
+        return np.concatenate([np.array(part, np.int64) for part in parts])
+
+    steps: dict[str, Callable[[Array, Any], Array]] = {
+        "logit_bias": penalties.logit_bias,
+        "repetition_penalty": lambda x, penalty: penalties.repetition_penalty(x, ids(prompt_ids, output_ids), penalty),
+        "presence_penalty": lambda x, penalty: penalties.presence_penalty(x, ids(output_ids), penalty),
+        "frequency_penalty": lambda x, penalty: penalties.frequency_penalty(x, ids(output_ids), penalty),
+        "greedy": lambda x, _: cuts.greedy(x),
+        "temperature": cuts.temperature,
+        "top_k": cuts.top_k,
+        "top_p": cuts.top_p,
+        "min_p": cuts.min_p,
+    }
+    for name, value in chain:
+        require(name in steps, "C1", f"the steps of a chain are {', '.join(steps)}, got {name!r}")
+        logits = steps[name](logits, value)
+    return logits
+
+
+@host
+def sample(
+    logits: Float[Array, " V"], prompt_ids: Sequence[int], output_ids: Sequence[int], chain: Chain, u: float
+) -> int:
+    """Apply a chain and draw a token with the noise u in [0, 1).
+
+    >>> sample(np.array([3.0, 2.0, 1.0]), [], [], sampling_chain(temperature=0.0), u=0.9)
+    0
+    """
+    logits = apply_chain(logits, prompt_ids, output_ids, chain)
+    left = np.flatnonzero(logits > -np.inf)  # cut tokens have probability 0 and change no running sum
+    return int(left[draw(softmax(widen(logits[left]).astype(np.float64)), u)])
