@@ -98,8 +98,8 @@ def top_k(logits: Float[Array, " V"], k: int) -> Float[Array, " V"]:
 def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
     """Keep the smallest set of most likely tokens whose mass reaches p.
 
-    Math: order by value and then by index; keep the first n, n = min {n >= 1 : p_1 + ... + p_n >= p}.
-    Cost: V exp, and a sort of the tokens that are left.
+    Math: top_k(l, n), n = min {n >= 1 : p_1 + ... + p_n >= p}, probabilities from the largest down.
+    Cost: V exp and a sort.
     Numerics: probabilities and their sum, from the large side, in float64. p = 0 keeps the best, p = 1 all, whatever
         the sum rounds to.
     Constraints:
@@ -115,10 +115,9 @@ def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
     wide = _widened(logits)
     if p == 1:
         return logits
-    left = np.flatnonzero(wide > -np.inf)
-    order = left[np.argsort(-wide[left], kind="stable")]
-    mass = np.cumsum(softmax(wide[order].astype(np.float64)))
-    return _keep(logits, order[: np.searchsorted(mass, p) + 1])
+    descending = np.sort(wide[wide > -np.inf])[::-1]
+    mass = np.cumsum(softmax(descending.astype(np.float64)))
+    return top_k(logits, int(np.searchsorted(mass, p)) + 1)
 
 
 @op
