@@ -22,6 +22,6 @@ def embedding(ids: Int[Array, " T"], table: Float[Array, "V D"]) -> Float[Array,
            [0., 1.],
            [2., 3.]])
     """
-    inside = ids.size == 0 or (ids.min() >= 0 and ids.max() < len(table))
-    require(inside, "C1", f"ids outside the vocabulary 0..{len(table) - 1}")
+    inside = (ids >= 0) & (ids < len(table))
+    require(bool(inside.all()), "C1", f"ids outside the vocabulary 0..{len(table) - 1}")
     return table[ids]

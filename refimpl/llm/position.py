@@ -32,8 +32,8 @@ def learned_position(
     >>> learned_position(np.zeros((1, 2)), np.array([1]), np.array([[0.0, 1.0], [2.0, 3.0]]))
     array([[2., 3.]])
     """
-    inside = positions.size == 0 or (positions.min() >= 0 and positions.max() < len(table))
-    require(inside, "C1", f"positions outside the table 0..{len(table) - 1}")
+    inside = (positions >= 0) & (positions < len(table))
+    require(bool(inside.all()), "C1", f"positions outside the table 0..{len(table) - 1}")
     return (widen(x) + widen(table[positions])).astype(x.dtype, copy=False)
 
 
@@ -166,7 +166,7 @@ def _yarn(inv_freq: Array, theta: float, given: dict[str, Any]) -> tuple[Array, 
     def pair_that_turns(times: float) -> float:  # within the original length; solves for i
         return R * math.log(original / (times * 2 * math.pi)) / math.log(theta)
 
-    low, high = pair_that_turns(given.get("beta_fast") or 32), pair_that_turns(given.get("beta_slow") or 1)
+    low, high = pair_that_turns(given.get("beta_fast") or 32.0), pair_that_turns(given.get("beta_slow") or 1.0)
     if given.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * R - 1)
@@ -179,8 +179,8 @@ def _yarn(inv_freq: Array, theta: float, given: dict[str, Any]) -> tuple[Array, 
     if attention_factor is None and given.get("mscale") and given.get("mscale_all_dim"):
         attention_factor = growth(given["mscale"]) / growth(given["mscale_all_dim"])
     elif attention_factor is None:
-        attention_factor = growth(1)
-    return inv_freq * (1 - ramp) + inv_freq / factor * ramp, attention_factor
+        attention_factor = growth(1.0)
+    return inv_freq * (1 - ramp) + inv_freq / factor * ramp, float(attention_factor)
 
 
 def _llama3(inv_freq: Array, given: dict[str, Any]) -> tuple[Array, float]:
@@ -198,7 +198,7 @@ def _longrope(inv_freq: Array, seq_len: int | None, given: dict[str, Any]) -> tu
     attention_factor = given.get("attention_factor")
     if attention_factor is None:
         attention_factor = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    return inv_freq / stretch, attention_factor
+    return inv_freq / stretch, float(attention_factor)
 
 
 def _factor(given: dict[str, Any]) -> float:
