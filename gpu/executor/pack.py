@@ -1,0 +1,124 @@
+"""Weights in tiles of 32 output rows, so that lanes are rows and one stream of memory is read.
+
+    stored   row:    block 0 | block 1 | ...          block: the bytes of ``elements`` columns of that row
+    packed   tile:   block 0 of 32 rows | block 1 of 32 rows | ...
+             block:  unit 0 of 32 rows | unit 1 of 32 rows | ...    a unit is a float16 or four bytes side by side
+
+It is a pure transpose: a field at byte ``f`` of a stored block stands at byte ``32 f`` of the packed one, row after
+row, and no byte is added but rows of zeros that fill the last tile. A plain number is a block of one element.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from gpu.executor.jit import jit
+from gpu.executor.lanes import ROWS, load_word, store_word
+from refimpl.contract import Array, host, require
+from refimpl.llm.quantize import Tensor
+
+__all__ = ["FORMATS", "Layout", "Packed", "pack"]
+
+
+class Layout(NamedTuple):
+    """A block: its elements, and its bytes as ``head`` float16, then ``words`` of four bytes, then ``tail`` float16."""
+
+    elements: int
+    head: int
+    words: int
+    tail: int
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of a block of one row."""
+        return 2 * self.head + 4 * self.words + 2 * self.tail
+
+
+FORMATS: Mapping[str, Layout] = {
+    "float32": Layout(1, 0, 1, 0),
+    "float16": Layout(1, 1, 0, 0),
+    "bfloat16": Layout(1, 1, 0, 0),
+    "q8_0": Layout(32, 1, 8, 0),
+    "q4_0": Layout(32, 1, 4, 0),
+    "q4_1": Layout(32, 2, 4, 0),
+    "q5_0": Layout(32, 1, 5, 0),
+    "q5_1": Layout(32, 2, 5, 0),
+    "q2_k": Layout(256, 0, 20, 2),
+    "q3_k": Layout(256, 0, 27, 1),
+    "q4_k": Layout(256, 2, 35, 0),
+    "q5_k": Layout(256, 2, 43, 0),
+    "q6_k": Layout(256, 0, 52, 1),
+}
+"""The formats of a weight; its code in the kernels is its place in this table."""
+
+
+class Packed(NamedTuple):
+    """A weight matrix [rows, columns] as the kernels read it; ``data`` keeps the memory at ``address`` alive."""
+
+    code: int
+    rows: int
+    columns: int
+    data: Array
+
+    @property
+    def tiles(self) -> int:
+        """Return how many tiles there are, the last perhaps with rows of zeros."""
+        return -(-self.rows // ROWS)
+
+    @property
+    def address(self) -> int:
+        """Return where the first tile begins, a multiple of 64."""
+        return self.data.ctypes.data
+
+
+@jit
+def _transpose(source, target, rows, blocks, head, words, tail):
+    """Copy uint16 [rows, stored row] to uint16 [tiles, packed tile], unit by unit."""
+    size = head + 2 * words + tail
+    for first in range(0, rows, 32):
+        count = min(32, rows - first)
+        for block in range(blocks):
+            place = (first // 32 * blocks + block) * size * 32
+            for unit in range(size):
+                is_word = head <= unit < head + 2 * words
+                if is_word and (unit - head) % 2 == 1:
+                    continue
+                at = block * size + unit
+                base = place + unit * 32
+                if is_word:
+                    for row in range(count):
+                        target[base + 2 * row] = source[first + row, at]
+                        target[base + 2 * row + 1] = source[first + row, at + 1]
+                else:
+                    for row in range(count):
+                        target[base + row] = source[first + row, at]
+
+
+def _aligned(size: int) -> Array:
+    """Return ``size`` bytes of zeros that begin with a cache line."""
+    memory = np.zeros(size + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    return memory[first : first + size]
+
+
+@host
+def pack(tensor: Tensor) -> Packed:
+    """Lay out a matrix in tiles.
+
+    Cost: reads and writes each byte once, on one thread at the speed of memory.
+    Numerics: bytes are moved, not changed; float64 is rounded to float32 first.
+    Constraints: (C1) a matrix; (C2) of a format in FORMATS or float64.
+    """
+    require(len(tensor.shape) == 2, "C1", f"a linear map has a matrix of weights, got shape {tensor.shape}")
+    data, name = tensor.data, tensor.format
+    if name == "float64":
+        data, name = data.astype(np.float32), "float32"
+    require(name in FORMATS, "C2", f"weights are one of {', '.join(FORMATS)}, got {name!r}")
+    layout, (rows, columns) = FORMATS[name], tensor.shape
+    blocks = columns // layout.elements
+    target = _aligned(-(-rows // ROWS) * ROWS * blocks * layout.bytes)
+    if target.size:
+        source = np.ascontiguousarray(data).view(np.uint16)
+        _transpose(source, target.view(np.uint16), rows, blocks, layout.head, layout.words, layout.tail)
+    return Packed(list(FORMATS).index(name), rows, columns, target)
