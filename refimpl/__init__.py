@@ -4,7 +4,14 @@
 a module imports only modules that stand above it.
 """
 
-__all__ = ["CONTENTS", "__version__"]
+from typing import TYPE_CHECKING
+
+from refimpl.contract import host
+
+if TYPE_CHECKING:
+    from refimpl.model import Model
+
+__all__ = ["CONTENTS", "__version__", "load"]
 
 __version__ = "0.1.0"
 
@@ -26,12 +33,14 @@ CONTENTS = (
     ("llm.quantize", "block formats of quantised weights; int8 activations"),
     ("llm.generate", "prefill, decode, stop; text as it becomes whole"),
     ("models.spec", "a decoder as data"),
+    ("models.config", "what the keys of a config.json mean"),
+    ("models.weights", "the tensors of a file, named and checked"),
     ("models.families.gpt2", "GPT-2"),
     ("models.families.llama", "Llama 2 and 3, Mistral, SmolLM"),
     ("models.families.qwen2", "Qwen2"),
     ("models.families.qwen3", "Qwen3"),
     ("models.families.phi3", "Phi-3"),
-    ("models.families.gguf_names", "GGUF metadata and tensor names as a config and Hugging Face names"),
+    ("models.families.gguf_names", "GGUF metadata as a config, GGUF tensors as weights"),
     ("models.families", "config to ModelSpec, tensors to weights, for every family"),
     ("models.decoder", "a decoder run over a namespace of operations"),
     ("files.checkpoint", "safetensors files and checkpoint folders"),
@@ -41,6 +50,15 @@ CONTENTS = (
     ("files.tokenizer", "tokenizers as tokenizer.json and GGUF metadata describe them"),
     ("files.chat", "chat templates, in a sandbox"),
     ("files.hub", "where a model is found: folder, file, hub, the default model"),
+    ("operations", "the operations that a decoder is composed of, in one namespace"),
     ("model", "open and load a model"),
     ("run", "python -m refimpl.run: plain generation"),
 )
+
+
+@host
+def load(ref: str, dtype: str = "float32", offline: bool = False) -> "Model":
+    """Load a model from a folder, a GGUF file, org/name of the hub, or smollm2; see ``refimpl.model.Model``."""
+    from refimpl.model import load as load_model  # a reader of one operation need not wait for tokenizers
+
+    return load_model(ref, dtype, offline)

@@ -1,0 +1,173 @@
+"""A model, opened and run plainly: NumPy arrays, one sequence, every operation as it is written."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from refimpl import operations
+from refimpl.contract import Array, Float, Int, UsageError, host, require
+from refimpl.files.chat import chat_ids
+from refimpl.files.checkpoint import read_folder
+from refimpl.files.gguf import read_gguf
+from refimpl.files.hub import resolve
+from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
+from refimpl.llm.generate import Step, Token, generate
+from refimpl.llm.kv_cache import KVCache
+from refimpl.llm.quantize import Tensor
+from refimpl.llm.sampler import Chain, sampling_chain
+from refimpl.models.decoder import decode, new_caches, project_logits
+from refimpl.models.families import read_spec, read_weights
+from refimpl.models.families.gguf_names import gguf_config, gguf_weights
+from refimpl.models.spec import ModelSpec
+
+__all__ = ["Model", "Prompt", "Source", "check_ids", "load", "open_model", "prompt_ids"]
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""Text, token ids, or the messages of a chat."""
+
+_DTYPES = {
+    "float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as its files hold it: what every executor starts from."""
+
+    spec: ModelSpec
+    weights: dict[str, Tensor]
+    tokenizer: Tokenizer | None  # None: the folder has none, and the model takes ids alone
+    path: Path
+
+
+@host
+def open_model(ref: str | Path, *, offline: bool = False) -> Source:
+    """Open a folder, a GGUF file, org/name of the hub, or smollm2; weights stay in their files until they are read."""
+    path = resolve(str(ref), offline=offline)
+    if path.is_dir():
+        config, tensors = read_folder(path)
+        spec = read_spec(config)
+        return Source(spec, read_weights(tensors, spec), tokenizer_from_folder(path), path)
+    metadata, tensors = read_gguf(path)
+    spec = read_spec(gguf_config(metadata, tensors))
+    return Source(spec, gguf_weights(tensors, spec), tokenizer_from_gguf(metadata), path)
+
+
+@host
+def load(ref: str | Path, dtype: str = "float32", offline: bool = False) -> "Model":
+    """Load a model; ``dtype`` is that of weights, activations and cache: float32, float64, bfloat16 or float16."""
+    if dtype not in _DTYPES:
+        raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")
+    source = open_model(ref, offline=offline)
+    weights = {name: tensor.read(_DTYPES[dtype]) for name, tensor in source.weights.items()}
+    return Model(source.spec, weights, source.tokenizer)
+
+
+@host
+def check_ids(ids: Sequence[int] | Array, spec: ModelSpec) -> Int[Array, " T"]:
+    """Return token ids as an array, after a look at each: at least one, whole numbers, all in the vocabulary."""
+    array = np.asarray(ids)
+    require(array.ndim == 1 and array.size > 0, "C1", f"ids are a list of at least one, got shape {array.shape}")
+    require(array.dtype.kind in "iu", "C2", f"ids are whole numbers, got {array.dtype}")
+    wrong = array[(array < 0) | (array >= spec.vocab_size)]
+    require(wrong.size == 0, "C2", f"id {wrong[:1]} is not in the vocabulary 0..{spec.vocab_size - 1}")
+    longest = spec.max_positions if spec.rope is None else array.size
+    require(array.size <= longest, "C3", f"{array.size} ids exceed the {longest} learned positions")
+    return array.astype(np.int64)
+
+
+@host
+def prompt_ids(prompt: Prompt, tokenizer: Tokenizer | None) -> list[int]:
+    """Turn a prompt into ids: text as it is, behind the first token that its model expects; messages by the template."""
+    ids = [part for part in prompt if isinstance(part, int | np.integer)]
+    if not isinstance(prompt, str) and len(ids) == len(prompt):
+        return [int(part) for part in ids]
+    if tokenizer is None:
+        raise UsageError("this model has no tokenizer: give it token ids")
+    if isinstance(prompt, str):
+        return tokenizer.prompt_ids(prompt)
+    return chat_ids(tokenizer, [part for part in prompt if isinstance(part, Mapping)])
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model in memory, its weights as plain arrays of one dtype."""
+
+    spec: ModelSpec
+    weights: Mapping[str, Array]
+    tokenizer: Tokenizer | None = None
+    ops: Any = operations
+
+    @property
+    def context(self) -> int:
+        """The most tokens that ``generate`` lets a sequence have."""
+        return self.spec.max_positions
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Turn text, ids or messages into ids."""
+        return prompt_ids(prompt, self.tokenizer)
+
+    def hidden_states(self, ids: Sequence[int] | Array) -> list[Float[Array, "T D"]]:
+        """Return L + 1 arrays: the embeddings, then the output of every layer, the last after the final norm."""
+        known = check_ids(ids, self.spec)
+        return decode(known, self.weights, self.spec, self._caches(len(known)), self.ops)[0]
+
+    def logits(self, ids: Sequence[int] | Array) -> Float[Array, "T V"]:
+        """Return the logits at every position."""
+        return project_logits(self.hidden_states(ids)[-1], self.weights, self.ops)
+
+    def sequence(self, capacity: int) -> Step:
+        """Begin a sequence of at most ``capacity`` tokens: a function that appends ids and returns the last logits."""
+        caches = self._caches(capacity)
+
+        def step(ids: list[int]) -> Array:
+            nonlocal caches
+            states, caches = decode(check_ids(ids, self.spec), self.weights, self.spec, caches, self.ops)
+            return project_logits(states[-1][-1:], self.weights, self.ops)[0]
+
+        return step
+
+    def greedy(self, ids: Sequence[int] | Array, n: int) -> list[int]:
+        """Continue by the n likeliest tokens, one after the other, whatever they are."""
+        prompt = check_ids(ids, self.spec).tolist()
+        step, output = self.sequence(len(prompt) + n), list[int]()
+        while len(output) < n:
+            output.append(int(np.argmax(step(output[-1:] or prompt))))
+        return output
+
+    def generate(
+        self, prompt: Prompt, *, system: str | None = None, raw: bool = False, max_tokens: int | None = None,
+        chain: Chain | None = None, stop: Sequence[str] = (), ignore_eos: bool = False, seed: int = 0,
+        logprobs: int = 0, **sampling: Any,
+    ) -> Iterator[Token]:
+        """Answer a prompt, token by token.
+
+        Text is a user's message where there is a chat template, unless ``raw``. ``sampling`` takes the keywords of
+        ``sampling_chain`` (temperature, top_k ...), ``chain`` any other order of steps.
+        """
+        template = self.tokenizer.chat_template if self.tokenizer else None
+        if isinstance(prompt, str) and template and not raw:
+            first = [] if system is None else [{"role": "system", "content": system}]
+            prompt = [*first, {"role": "user", "content": prompt}]
+        elif system is not None:
+            raise UsageError("a system message needs text, a model with a chat template, and not raw")
+        ids = self.prompt_ids(prompt)
+        room = self.context if max_tokens is None else min(self.context, len(ids) + max_tokens)
+        return generate(
+            self.sequence(room), check_ids(ids, self.spec).tolist(), context=self.context, max_tokens=max_tokens,
+            chain=sampling_chain(**sampling) if chain is None else chain, stop=stop, seed=seed, logprobs=logprobs,
+            eos_ids=() if ignore_eos else self.eos_ids,
+            token_bytes=self.tokenizer.token_bytes if self.tokenizer else None,
+        )  # fmt: skip
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The ids that end an answer: those of the config, or else of the tokenizer."""
+        return self.spec.eos_ids or (self.tokenizer.eos_ids if self.tokenizer else ())
+
+    def _caches(self, capacity: int) -> list[KVCache]:
+        return new_caches(self.spec, capacity, self.weights["embedding"].dtype)

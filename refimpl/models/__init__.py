@@ -1,0 +1,1 @@
+"""Models as data, and one decoder that runs them."""

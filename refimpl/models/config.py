@@ -1,0 +1,203 @@
+"""What the keys of a config.json mean, in the classic spelling and in that of transformers 5."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from refimpl.contract import CheckpointError, host
+from refimpl.models.spec import RopeSpec
+
+__all__ = [
+    "activation", "check_keys", "context", "flag", "integer", "layer_count", "layer_windows", "number",
+    "rope_spec", "token_ids",
+]
+
+_HARMLESS = frozenset((
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout",
+    "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens", "chunk_size_feed_forward",
+    "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping", "embd_pdrop",
+    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+    "forced_eos_token_id", "gradient_checkpointing", "id2label", "initializer_range", "is_llama_config", "label2id",
+    "length_penalty", "max_length", "min_length", "n_ctx", "name_or_path", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states",
+    "output_past", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type",
+    "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate",
+    "sep_token_id", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+    "summary_use_proj", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config",
+    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+))  # fmt: skip
+"""Keys that change nothing about the logits: training, generation defaults, bookkeeping."""
+
+_ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "relu": "relu", "quick_gelu": "gelu_quick",
+    "gelu": "gelu_erf", "gelu_python": "gelu_erf",
+    "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+}  # fmt: skip
+
+_YARN = ("factor", "original_max_position_embeddings", "attention_factor")
+_ROPE_PARAMS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": (*_YARN, "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim"),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+    "longrope": (*_YARN, "short_factor", "long_factor"),
+}
+_ROPE_ALIASES = {"default": "none", "su": "longrope"}
+_ROPE_OPTIONAL = {"attention_factor", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim"}
+
+
+@host
+def check_keys(config: Mapping[str, Any], known: Iterable[str], where: str = "config.json") -> None:
+    """Refuse a key that is set, is not among those read, and might change the model.
+
+    >>> from refimpl.models.config import check_keys
+    >>> check_keys({"hidden_size": 8, "torch_dtype": "float16", "logit_scale": None}, ["hidden_size"])
+    >>> check_keys({"hidden_size": 8, "logit_scale": 0.5}, ["hidden_size"])
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.CheckpointError: config.json: key 'logit_scale' = 0.5 is not supported and might change the model
+    """
+    if quantised := config.get("quantization_config"):
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise CheckpointError(f"{where}: weights quantised by {method!r} are not supported; plain weights and GGUF are")
+    for key in sorted(set(config) - set(known) - _HARMLESS):
+        value = config[key]
+        if value is not None and value is not False and value not in ("", [], {}):
+            raise CheckpointError(f"{where}: key {key!r} = {value!r} is not supported and might change the model")
+
+
+@host
+def number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """Read a finite number; an absent or null key takes the default, which a required key does not have."""
+    value = default if config.get(key) is None else config[key]
+    if value is None:
+        raise CheckpointError(f"config.json: key {key!r} is missing")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        raise CheckpointError(f"config.json: {key} must be a number, not {value!r}")
+    return value
+
+
+@host
+def integer(config: Mapping[str, Any], key: str, default: int | None = None, most: int = 2**31 - 1) -> int:
+    """Read a positive integer."""
+    value = number(config, key, default)
+    if not isinstance(value, int) or not 1 <= value <= most:
+        raise CheckpointError(f"config.json: {key} must be an integer from 1 to {most}, not {value!r}")
+    return value
+
+
+@host
+def layer_count(config: Mapping[str, Any], key: str = "num_hidden_layers") -> int:
+    """Read the number of layers; thousands are a damaged file, not a model."""
+    return integer(config, key, most=4096)
+
+
+@host
+def flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    """Read a true or false."""
+    value = default if config.get(key) is None else config[key]
+    if not isinstance(value, bool):
+        raise CheckpointError(f"config.json: {key} must be true or false, not {value!r}")
+    return value
+
+
+@host
+def activation(config: Mapping[str, Any], key: str, default: str) -> str:
+    """Read an activation's name as ours: gelu_new is the tanh form, gelu the exact one."""
+    name = default if config.get(key) is None else config[key]
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(f"config.json: {key} {name!r} is unknown; known: {', '.join(sorted(_ACTIVATIONS))}")
+    return _ACTIVATIONS[name]
+
+
+@host
+def token_ids(value: Any) -> tuple[int, ...]:
+    """Read one id, a list of ids or null as a tuple in rising order."""
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        raise CheckpointError(f"config.json: a token id must be an integer, not {value!r}")
+    return tuple(sorted({i for i in ids if i >= 0}))  # -1 says in some files that there is none
+
+
+@host
+def layer_windows(
+    config: Mapping[str, Any], num_layers: int, first: int, default: int | None = None
+) -> tuple[int | None, ...]:
+    """State the window of every layer: those from ``first`` on slide, unless ``layer_types`` says which do."""
+    size = config.get("sliding_window", default)
+    size = None if size is None else integer(config, "sliding_window", default)
+    full, slides = "full_attention", "sliding_attention"
+    types = config.get("layer_types") or [slides if size and i >= first else full for i in range(num_layers)]
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in (full, slides) for kind in types):
+        raise CheckpointError(f"config.json: layer_types must hold {num_layers} of {full}, {slides}, not {types!r}")
+    if slides in types and size is None:
+        raise CheckpointError(f"config.json: layer_types holds {slides}, but sliding_window is not set")
+    return tuple(size if kind == slides else None for kind in types)
+
+
+@host
+def rope_spec(config: Mapping[str, Any], head_dim: int) -> RopeSpec:
+    """Read the rotary embedding from rope_theta and rope_scaling, or from rope_parameters, which holds both.
+
+    >>> from refimpl.models.config import rope_spec
+    >>> classic = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 4.0}}
+    >>> version_5 = {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}}
+    >>> rope_spec(classic, 8) == rope_spec(version_5, 8)
+    True
+    """
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(given, dict):
+        raise CheckpointError(f"config.json: rope_scaling must be an object, not {given!r}")
+    merged = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config} | given
+    kind = merged.get("rope_type") or merged.get("type") or "default"
+    kind = _ROPE_ALIASES.get(kind, kind)
+    if kind not in _ROPE_PARAMS:
+        raise CheckpointError(f"config.json: rope type {kind!r} is unknown; known: {', '.join(_ROPE_PARAMS)}")
+    known = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
+    check_keys(given, known | set(_ROPE_PARAMS[kind]), "config.json: rope_scaling")
+    dim = int(head_dim * number(merged, "partial_rotary_factor", 1.0))
+    theta = float(number(merged, "rope_theta", 10000.0))
+    if not 2 <= dim <= head_dim or dim % 2 or theta <= 1:
+        raise CheckpointError(f"config.json: cannot rotate {dim} of {head_dim} dimensions of a head with theta {theta}")
+    return RopeSpec(dim, theta, False, kind, tuple(sorted(_rope_params(config, given, kind, dim).items())))
+
+
+def _rope_params(config: Mapping[str, Any], given: Mapping[str, Any], kind: str, dim: int) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    length, stated = "max_position_embeddings", dict(given)
+    if kind in ("yarn", "longrope"):  # Phi-3 keeps the original length outside of rope_scaling
+        original = given.get(f"original_{length}") or config.get(f"original_{length}") or integer(config, length)
+        stated[f"original_{length}"] = original
+        stated["factor"] = given.get("factor") or integer(config, length) / integer(stated, f"original_{length}")
+    if kind == "dynamic":
+        params[length] = integer(config, length)
+    for key in _ROPE_PARAMS[kind]:
+        if key in ("short_factor", "long_factor"):
+            params[key] = _factors(given, key, dim // 2)
+        elif key == "truncate":
+            params |= {key: flag(given, key)} if key in given else {}
+        elif stated.get(key) is not None or key not in _ROPE_OPTIONAL:
+            params[key] = number(stated, key)
+            if params[key] <= 0:
+                raise CheckpointError(f"config.json: {key} of rope_scaling must be positive, not {params[key]}")
+    return params
+
+
+def _factors(given: Mapping[str, Any], key: str, count: int) -> tuple[float, ...]:
+    values = given.get(key)
+    if not isinstance(values, list) or len(values) != count:
+        found = len(values) if isinstance(values, list) else values
+        raise CheckpointError(f"config.json: {key} must list {count} factors, one per rotated pair, not {found!r}")
+    return tuple(float(number({key: value}, key)) for value in values)
+
+
+@host
+def context(config: Mapping[str, Any], rope: RopeSpec) -> int:
+    """State the number of positions: a scaling that stretches the trained length as the model runs adds to it."""
+    length, params = integer(config, "max_position_embeddings"), dict[str, Any](rope.params)
+    if rope.scaling == "dynamic":
+        return int(length * params["factor"])
+    if rope.scaling == "yarn":
+        return max(length, int(params["original_max_position_embeddings"] * params["factor"]))
+    return length

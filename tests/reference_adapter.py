@@ -1,0 +1,50 @@
+"""An adapter for ``compare.py``, which judges an implementation by stored answers of others.
+
+    ADAPTER=refimpl [DTYPE=float64] python compare.py tests/reference_adapter.py FOLDER [--f64]
+
+ADAPTER is refimpl (default) or gpu-cpu.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+
+class Batched:
+    """A model that takes one sequence, as one that takes a batch."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def logits(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
+        return np.stack([self.model.logits(row) for row in ids])
+
+    def greedy(self, ids: Sequence[Sequence[int]], n: int) -> np.ndarray:
+        return np.stack([self.model.greedy(row, n) for row in ids])
+
+    def hidden_states(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        if os.environ.get("DTYPE") == "float64":
+            raise NotImplementedError("the stored hidden states have no float64 remainder")
+        return [np.stack(layer) for layer in zip(*(self.model.hidden_states(row) for row in ids), strict=True)]
+
+
+def load(path: str) -> Batched:
+    match os.environ.get("ADAPTER", "refimpl"):
+        case "refimpl":
+            import refimpl
+
+            return Batched(refimpl.load(path, dtype=os.environ.get("DTYPE", "float32")))
+        case "gpu-cpu":
+            import gpu
+
+            return Batched(gpu.load(path, device="cpu"))
+        case other:
+            raise ValueError(f"ADAPTER is refimpl or gpu-cpu, not {other!r}")
