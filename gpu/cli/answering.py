@@ -1,0 +1,105 @@
+"""From prompts to answers: load the model, check the lengths, run, and write what comes."""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpu.cli.interrupt import brake
+from gpu.cli.output import Answer, Output
+from gpu.cli.prompts import Prompt, shape_prompt
+from refimpl.contract import UsageError, host
+
+__all__ = ["ask", "check_sampling", "generate_settings", "load_model", "prepare", "say"]
+
+_USUAL_TOKENS = 256
+
+
+@host
+def say(line: str) -> None:
+    """Write a line to standard error, if there is one."""
+    if sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+
+
+@host
+def load_model(options: argparse.Namespace) -> Any:
+    """Return the model that the flags name, on the device that they name."""
+    import gpu
+
+    return gpu.load(
+        options.model, device=options.device, dtype=None if options.dtype == "auto" else options.dtype,
+        threads=options.threads, activations=options.activations, context=options.ctx_size, offline=options.offline,
+    )
+
+
+@host
+def check_sampling(options: argparse.Namespace, model: Any) -> None:
+    """Refuse what this model cannot do: a longer answer than its context, a bias for a token it has not."""
+    if options.max_tokens is not None and options.max_tokens > model.context:
+        raise UsageError(f"--max-tokens {options.max_tokens} exceeds the context of {model.context} tokens")
+    beyond = [token for token in options.logit_bias if token >= model.spec.vocab_size]
+    if beyond:
+        raise UsageError(f"--logit-bias: there is no token {beyond[0]} in a vocabulary of {model.spec.vocab_size}")
+
+
+@host
+def generate_settings(options: argparse.Namespace, model: Any) -> dict[str, Any]:
+    """Return the flags as keywords of ``generate``, which the reference takes alike."""
+    from refimpl.llm.sampler import sampling_chain
+
+    chain = sampling_chain(
+        options.temperature, options.top_k, options.top_p, options.min_p, options.repeat_penalty,
+        options.presence_penalty, options.frequency_penalty, options.logit_bias,
+    )
+    return {
+        "max_tokens": options.max_tokens or min(_USUAL_TOKENS, model.context), "chain": chain,
+        "stop": tuple(options.stop), "ignore_eos": options.ignore_eos, "seed": options.seed,
+        "logprobs": 0 if options.logprobs is None else max(options.logprobs, 1),
+    }
+
+
+@host
+def prepare(answer: Answer, prompt: Prompt, options: argparse.Namespace, model: Any) -> None:
+    """Turn a prompt into the ids that the model gets; they must leave room for an answer."""
+    answer.asked = time.perf_counter()
+    templated = not options.raw and model.tokenizer is not None and model.tokenizer.chat_template is not None
+    answer.prompt_ids = model.prompt_ids(shape_prompt(prompt, options.system, templated))
+    if not answer.prompt_ids:
+        raise UsageError("the prompt is empty")
+    if len(answer.prompt_ids) >= model.context:
+        raise UsageError(
+            f"the prompt has {len(answer.prompt_ids)} tokens; a context of {model.context} leaves no room for an answer"
+        )
+
+
+def _tokens(model: Any, answers: Sequence[Answer], settings: dict[str, Any]) -> Iterator[tuple[int, Any]]:
+    """Yield (answer number, token) as tokens are made: one prompt alone, many in one batch."""
+    for answer in answers:
+        answer.begun = time.perf_counter()
+    if len(answers) == 1:
+        yield from ((0, token) for token in model.generate(answers[0].prompt_ids, **settings))
+    else:
+        yield from model.generate_batch([answer.prompt_ids for answer in answers], **settings)
+
+
+def _likely(token: Any, tokenizer: Any, count: int) -> dict[str, Any]:
+    """Return a token's log-probability as JSON, with those of the likeliest ones."""
+    top = [{"id": i, "token": tokenizer.decode([i]), "logprob": p} for i, p in token.top_logprobs[:count]]
+    return {"id": token.id, "token": tokenizer.decode([token.id]), "logprob": token.logprob, "top": top}
+
+
+@host
+def ask(model: Any, answers: Sequence[Answer], options: argparse.Namespace, output: Output, load_s: float) -> None:
+    """Run prepared prompts to their ends, writing text as it is made; Ctrl-C leaves what is there and is passed on."""
+    with brake() as hand:
+        for number, token in _tokens(model, answers, generate_settings(options, model)):
+            hand.armed = True
+            answers[number].take(token, time.perf_counter())
+            if options.logprobs is not None:
+                answers[number].logprobs.append(_likely(token, model.tokenizer, options.logprobs))
+            output.show(token.text)
+            output.finish(answers, load_s)
+            if hand.pulled:
+                raise KeyboardInterrupt

@@ -1,0 +1,99 @@
+"""--explain: what the formulas of gpu/explain.py say about this model, this prompt and this machine."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from gpu.explain import (
+    Part,
+    activation_bytes,
+    cache_bytes_per_token,
+    cache_bytes_read,
+    fit_line,
+    phase_parts,
+    total,
+    weight_bytes,
+    weight_bytes_read,
+)
+from gpu.machine import Machine
+from refimpl.contract import host
+
+__all__ = ["explain_memory", "explain_phase", "explain_time", "explanation"]
+
+
+def _row(part: Part, limits: Machine, seconds: float) -> str:
+    share = f"{part.flops / 1e9:9.3f} {part.bytes_moved / 1e6:9.2f} {part.intensity:9.1f}  {part.bound(limits):7}"
+    return f"  {part.name:10} {part.shape:36} {share} {1e3 * seconds:9.3f}"
+
+
+@host
+def explain_phase(title: str, parts: Sequence[Part], limits: Machine) -> list[str]:
+    """Return a table of a phase: every part with what bounds it, and the sum."""
+    whole, seconds = total(parts, limits)
+    head = f"  {'part':10} {'shapes':36} {'GFLOP':>9} {'MB':>9} {'FLOP/B':>9}  {'bound':7} {'ms least':>9}"
+    rows = [_row(part, limits, part.seconds(limits)) for part in parts]
+    return [title, head, *rows, _row(whole, limits, seconds)]
+
+
+@host
+def explain_memory(model: Any, tokens: int, prompt: int, interpreter: int) -> list[str]:
+    """Return the memory formula with its numbers: weights + cache a token x tokens + activations + interpreter."""
+    weights, a_token = weight_bytes(model.weights), cache_bytes_per_token(model.spec)
+    work = activation_bytes(model.spec, min(prompt, model.chunk))
+    held = weights + a_token * tokens + work + interpreter
+    cache = f"cache {a_token * tokens / 1e6:.1f} ({a_token:,} B x {tokens} tokens)"
+    rest = f"activations {work / 1e6:.1f} + interpreter {interpreter / 1e6:.1f}"
+    return [f"memory: weights {weights / 1e6:.1f} + {cache} + {rest} = {held / 1e6:.0f} MB"]
+
+
+def _decode_seconds(model: Any, context: int, repeats: int = 9) -> float:
+    """Return the median seconds of a decode step after ``context`` tokens."""
+    ids = [7 * i % model.spec.vocab_size for i in range(context)]
+    marks = [time.perf_counter() for _ in model.generate(ids, max_tokens=repeats + 1, ignore_eos=True)]
+    return statistics.median(after - before for before, after in pairwise(marks))
+
+
+@host
+def explain_time(model: Any, context: int, limits: Machine) -> list[str]:
+    """Measure decode steps at two lengths, and from them predict any other.
+
+    Math: seconds(S) = weights read / B_w + cache read(S) / B_c: a line in the cache bytes, whose slope and intercept
+    give the speeds B_c and B_w at which this executor reads the cache and the weights.
+    """
+    lengths = [n for n in (16, 512) if n + 16 <= model.context]
+    if len(lengths) < 2:
+        return [f"time: a context of {model.context} tokens is too short to measure and predict"]
+    points = [(float(cache_bytes_read(model.spec, 1, n)), _decode_seconds(model, n)) for n in lengths]
+    at_zero, slope = fit_line(points)
+    speeds = f"weights at {weight_bytes_read(model.weights) / at_zero / 1e9:.1f} GB/s"
+    speeds += f", cache at {1 / slope / 1e9:.1f} GB/s" if slope > 0 else ""
+    predicted = at_zero + slope * cache_bytes_read(model.spec, 1, context)
+    least = total(phase_parts(model.spec, model.weights, 1, context), limits)[1]
+    line = f"{1e3 * predicted:.2f} ms a token after {context} tokens ({1 / predicted:.0f} tok/s)"
+    return [f"time: this executor reads {speeds}: {line}; the machine's limit is {1e3 * least:.2f} ms"]
+
+
+@host
+def explanation(model: Any, prompt: int, answer: int, limits: Machine, interpreter: int) -> list[str]:
+    """Return the lines of --explain for a prompt and an answer of so many tokens."""
+    spec, weights = model.spec, model.weights
+    elements = sum(prod(w.shape) for w in weights.values())
+    formats = sorted({w.format for w in weights.values() if len(w.shape) == 2})
+    heads = f"{spec.num_heads} query and {spec.num_kv_heads} key heads of {spec.head_dim}"
+    peak = f"{limits.bytes_per_s / 1e9:.1f} GB/s, {limits.flops_per_s / 1e9:.0f} GFLOP/s in float32"
+    end = prompt + answer
+    return [
+        f"model: {spec.family}, {spec.num_layers} layers of {spec.hidden_size}, {heads}, "
+        f"feed-forward {spec.ffn_size}, vocabulary {spec.vocab_size}",
+        f"weights: {elements / 1e6:.1f} M in {weight_bytes(weights) / 1e6:.1f} MB ({', '.join(formats)})",
+        f"machine: {peak}; below {limits.ridge:.1f} FLOP a byte memory bounds, above it arithmetic",
+        *explain_phase(
+            f"prefill: {prompt} tokens", phase_parts(spec, weights, prompt, chunk=model.chunk), limits,
+        ),
+        *explain_phase(f"decode: 1 token after {end - 1}", phase_parts(spec, weights, 1, end - 1), limits),
+        *explain_memory(model, end, prompt, interpreter),
+        *explain_time(model, end - 1, limits),
+    ]

@@ -1,0 +1,156 @@
+"""python -m gpu.run [PROMPT ...] [-m MODEL]: run a language model from the command line.
+
+Exit codes: 0, done; 1, --verify found a difference; 2, it cannot be done as asked; 130, Ctrl-C.
+"""
+
+import argparse
+import contextlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gpu.cli.arguments import parse_arguments
+from gpu.cli.output import Answer, Output, open_output
+from gpu.cli.prompts import read_prompts
+from refimpl.contract import CheckpointError, ContractError, UsageError, host
+
+__all__ = ["main"]
+
+
+def _versions() -> str:
+    """Return the versions on which an answer depends."""
+    from importlib.metadata import version
+
+    import refimpl
+
+    parts = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "llvmlite", "tiktoken"))
+    return f"gpu.run {refimpl.__version__} (Python {platform.python_version()}, {parts}, {platform.machine()})"
+
+
+def _load(options: argparse.Namespace) -> Any:
+    from gpu.cli.answering import check_sampling, load_model
+
+    model = load_model(options)
+    check_sampling(options, model)
+    return model
+
+
+def _explain(options: argparse.Namespace, output: Output) -> int:
+    """Print what one prompt costs, instead of an answer."""
+    from gpu.cli.answering import prepare
+    from gpu.cli.explanation import explanation
+    from gpu.machine import machine, resident_memory
+
+    prompts = read_prompts(options)
+    limits, before = machine(), resident_memory()
+    model, answer = _load(options), Answer()
+    prepare(answer, prompts[0], options, model)
+    tokens = min(options.max_tokens or 256, model.context - len(answer.prompt_ids))
+    lines = explanation(model, len(answer.prompt_ids), tokens, limits, before)
+    output.stream.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _answer(options: argparse.Namespace, output: Output) -> int:
+    """Answer the prompts of the flags; whatever happens, what was made is written."""
+    from gpu.cli.answering import ask, generate_settings, prepare, say
+
+    prompts = read_prompts(options)
+    answers, start, load_s, code = [Answer() for _ in prompts], time.perf_counter(), 0.0, 0
+    output.live = output.live and len(prompts) == 1
+    model = None
+    try:
+        model = _load(options)
+        load_s = time.perf_counter() - start
+        for answer, prompt in zip(answers, prompts, strict=True):
+            prepare(answer, prompt, options, model)
+        ask(model, answers, options, output, load_s)
+    except KeyboardInterrupt:
+        code = 130
+    output.finish(answers, load_s, all_done=True)
+    if model is not None and options.stats:
+        from gpu.cli.stats import statistics
+
+        for line in statistics(model, answers, load_s):
+            say(line)
+    if model is not None and options.verify and code == 0:
+        from gpu.cli.verify import verify
+
+        same, lines = verify(model, answers[0], options, generate_settings(options, model))
+        for line in lines:
+            say(line)
+        code = 0 if same else 1
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
+    options = parse_arguments(argv)
+    if options.stats is None:
+        options.stats = sys.stderr is not None and sys.stderr.isatty()
+    with open_output(options.out) as stream:
+        output = Output(stream, options.output, options.stream, options.logprobs is not None)
+        if options.version:
+            stream.write(_versions() + "\n")
+            return 0
+        from gpu.device import pick
+
+        pick(options.device)
+        if options.explain:
+            return _explain(options, output)
+        if options.chat:
+            from gpu.cli.chat import chat
+
+            start = time.perf_counter()
+            return chat(_load(options), options, output, start)
+        return _answer(options, output)
+
+
+def _fail(message: str) -> int:
+    """Say in one line why it cannot be done; return the exit code."""
+    if sys.stderr is not None:
+        line = " ".join(message.split())
+        with contextlib.suppress(OSError):
+            print("gpu.run: error:", line if len(line) <= 500 else line[:500] + " ...", file=sys.stderr, flush=True)
+    return 2
+
+
+def _drop_output() -> None:
+    """Give up a standard output that takes no more, so that Python's own flush at exit does not complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        pass
+
+
+@host
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code, never raise."""
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except SystemExit as leave:  # --help
+        return int(leave.code or 0)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has seen enough: no reason to complain
+        _drop_output()
+        return 2
+    except (UsageError, CheckpointError, ContractError) as error:
+        return _fail(str(error))
+    except OSError as error:
+        _drop_output()
+        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    except MemoryError:
+        return _fail("there is not enough memory: a smaller --ctx-size needs less")
+    except Exception as error:
+        if sys.flags.dev_mode:  # python -X dev shows where
+            raise
+        return _fail(f"this is a fault of the program: {type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

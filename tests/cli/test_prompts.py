@@ -1,0 +1,88 @@
+"""Where prompts come from, and what cannot be one."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu.cli.arguments import parse_arguments
+from gpu.cli.prompts import read_prompts, shape_prompt
+from refimpl.contract import UsageError
+
+
+def _read(*argv: str) -> list[object]:
+    return list(read_prompts(parse_arguments(argv)))
+
+
+def _pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+
+
+def test_words_are_joined() -> None:
+    assert _read("What", "is", "it?") == ["What is it?"]
+
+
+@pytest.mark.parametrize("argv", [[], ["-p", "-"], ["-f", "-"], ["-"]])
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> None:
+    _pipe(monkeypatch, "Grüße\n".encode())
+    assert _read(*argv) == ["Grüße"]
+
+
+def test_a_file_loses_mark_and_last_newline_alone(tmp_path: Path) -> None:
+    path = tmp_path / "prompt"
+    path.write_bytes(b"\xef\xbb\xbf one\r\n\ntwo \n\n")
+    assert _read("-f", str(path)) == [" one\n\ntwo \n"]
+
+
+def test_lines_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text('one\n\n{"prompt": "two"}\n')
+    assert _read("--prompts", str(path)) == ["one", '{"prompt": "two"}']
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"one"\n{"prompt": "two"}\n{"messages": [{"role": "user", "content": "three"}]}\n')
+    assert _read("--prompts", str(path)) == ["one", "two", [{"role": "user", "content": "three"}]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "1", "null", "[]", "{}", '{"prompt": 1}', '{"messages": []}', '{"messages": [1]}', '""', "[" * 5000,
+     '{"messages": [{"role": "user"}]}', '{"messages": [{"role": "user", "content": 3}]}', '"\\ud800"'],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"fine"\n' + line + "\n")
+    with pytest.raises(UsageError, match="line 2"):
+        _read("--prompts", str(path))
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\xff"])
+def test_no_text_on_standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    _pipe(monkeypatch, data)
+    with pytest.raises(UsageError, match="standard input"):
+        _read()
+
+
+def test_standard_input_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match="standard input"):
+        _read("-p", "-")
+    with pytest.raises(UsageError, match="no prompt"):
+        _read()
+
+
+@pytest.mark.parametrize("argv", [["-p", ""], [""], ["-p", "\udcff"], ["-f", "no/such/file"], ["-f", "."]])
+def test_what_cannot_be_a_prompt(argv: list[str]) -> None:
+    with pytest.raises(UsageError):
+        _read(*argv)
+
+
+def test_a_system_message_goes_first_and_once() -> None:
+    own = [{"role": "system", "content": "own"}, {"role": "user", "content": "hi"}]
+    assert shape_prompt(own, "other", True) == own
+    assert [m["content"] for m in shape_prompt("hi", "other", True)] == ["other", "hi"]
+    with pytest.raises(UsageError, match="chat template"):
+        shape_prompt(own, None, False)
