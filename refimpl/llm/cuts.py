@@ -22,6 +22,13 @@ def _keep(logits: Array, kept: Array) -> Array:
     return cut
 
 
+def _keep_best(logits: Array, k: int, kth: Array) -> Array:
+    """Keep k tokens, given the k-th value; of those that equal it, the first ones."""
+    above = np.flatnonzero(logits > kth)
+    equal = np.flatnonzero(logits == kth)[: k - len(above)]
+    return _keep(logits, np.concatenate([above, equal]))
+
+
 @op
 def greedy(logits: Float[Array, " V"]) -> Float[Array, " V"]:
     """Keep the most likely token alone, the lowest index of equals.
@@ -46,8 +53,8 @@ def temperature(logits: Float[Array, " V"], t: float) -> Float[Array, " V"]:
 
     Math: l_i <- l_i / t; where that overflows, (l_i - max l) / t, which has the same softmax.
     Cost: V flop; one read, one write.
-    Numerics: divided in float32 (float64 stays) and rounded once to the dtype of the logits. What overflows after the
-        shift lies so far below the best that its probability is 0.
+    Numerics: divided in float64 and rounded once to the dtype of the logits. What overflows after the shift lies so far
+        below the best that its probability is 0.
     Constraints:
         (C1) no logit is NaN.
         (C2) the largest logit is finite.
@@ -58,7 +65,7 @@ def temperature(logits: Float[Array, " V"], t: float) -> Float[Array, " V"]:
     array([2., 6., 4.])
     """
     require(0 <= t < np.inf, "C3", f"the temperature is not negative, and finite, got {t}")
-    wide = _widened(logits)
+    wide = _widened(logits).astype(np.float64)
     if t == 0:
         return greedy(logits)
     with np.errstate(over="ignore"):
@@ -88,10 +95,7 @@ def top_k(logits: Float[Array, " V"], k: int) -> Float[Array, " V"]:
     wide = _widened(logits)
     if k == 0 or k >= len(wide):
         return logits
-    boundary = np.partition(wide, -k)[-k]
-    above = np.flatnonzero(wide > boundary)
-    equal = np.flatnonzero(wide == boundary)[: k - len(above)]
-    return _keep(logits, np.concatenate([above, equal]))
+    return _keep_best(logits, k, np.partition(wide, -k)[-k])
 
 
 @op
@@ -117,7 +121,8 @@ def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
         return logits
     descending = np.sort(wide[wide > -np.inf])[::-1]
     mass = np.cumsum(softmax(descending.astype(np.float64)))
-    return top_k(logits, int(np.searchsorted(mass, p)) + 1)
+    k = min(int(np.searchsorted(mass, p)) + 1, len(mass))
+    return _keep_best(logits, k, descending[k - 1])
 
 
 @op

@@ -1,10 +1,13 @@
-"""Changes of single logits before the cuts: what was said already, and what the user wishes for or forbids."""
+"""Changes of single logits before the cuts: what was said already, and what the user wishes for or forbids.
+
+The arithmetic is in float64 and rounded once to the dtype of the logits; what overflows there is infinite.
+"""
 
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, op, require, widen
+from refimpl.contract import Array, Float, Int, op, require
 
 __all__ = ["frequency_penalty", "logit_bias", "presence_penalty", "repetition_penalty"]
 
@@ -15,13 +18,18 @@ def _counts(ids: Array, vocab_size: int) -> Array:
     return np.bincount(ids, minlength=vocab_size)
 
 
+def _round(wide: Array, dtype: np.dtype[np.floating]) -> Array:
+    with np.errstate(over="ignore"):
+        return wide.astype(dtype)
+
+
 @op
 def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty: float) -> Float[Array, " V"]:
     """Make the tokens of the prompt and the output less likely, each once.
 
     Math: l_i <- l_i / penalty if l_i > 0, l_i penalty otherwise, for every i among the ids.
     Cost: V flop; reads and writes V.
-    Numerics: float32 (float64 stays), rounded once. The zero of the logits matters: this step is not shift-invariant.
+    Numerics: rounded once. The zero of the logits matters: this step is not shift-invariant.
     Constraints:
         (C1) ids are in the vocabulary.
         (C2) penalty is positive and finite; below 1 it rewards.
@@ -32,8 +40,9 @@ def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalt
     """
     require(0 < penalty < np.inf, "C2", f"the repetition penalty is positive and finite, got {penalty}")
     seen = _counts(ids, len(logits)) > 0
-    wide = widen(logits)
-    return np.where(seen, np.where(wide > 0, wide / penalty, wide * penalty), wide).astype(logits.dtype)
+    wide = logits.astype(np.float64)
+    changed = np.where(wide > 0, wide / penalty, wide * penalty)
+    return _round(np.where(seen, changed, wide), logits.dtype)
 
 
 @op
@@ -42,7 +51,7 @@ def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty:
 
     Math: l_i <- l_i - penalty if i is among the ids.
     Cost: V flop; reads and writes V.
-    Numerics: float32 (float64 stays), rounded once.
+    Numerics: rounded once.
     Constraints:
         (C1) ids are in the vocabulary.
         (C2) penalty is finite; below 0 it rewards.
@@ -52,7 +61,8 @@ def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty:
     array([2. , 1.5, 2. ])
     """
     require(bool(np.isfinite(penalty)), "C2", f"the presence penalty is finite, got {penalty}")
-    return (widen(logits) - (_counts(ids, len(logits)) > 0).astype(np.float32) * penalty).astype(logits.dtype)
+    said = _counts(ids, len(logits)) > 0
+    return _round(logits.astype(np.float64) - said * penalty, logits.dtype)
 
 
 @op
@@ -61,7 +71,7 @@ def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty
 
     Math: l_i <- l_i - penalty |{s : ids_s = i}|.
     Cost: 2 V flop; reads and writes V.
-    Numerics: float32 (float64 stays), the product rounded and the difference rounded.
+    Numerics: rounded once.
     Constraints:
         (C1) ids are in the vocabulary.
         (C2) penalty is finite; below 0 it rewards.
@@ -71,8 +81,8 @@ def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty
     array([2., 1., 2.])
     """
     require(bool(np.isfinite(penalty)), "C2", f"the frequency penalty is finite, got {penalty}")
-    wide = widen(logits)
-    return (wide - _counts(ids, len(logits)).astype(wide.dtype) * penalty).astype(logits.dtype)
+    counts = _counts(ids, len(logits))
+    return _round(logits.astype(np.float64) - counts * penalty, logits.dtype)
 
 
 @op
@@ -83,7 +93,7 @@ def logit_bias(
 
     Math: l_i <- l_i + bias_i.
     Cost: one flop a chosen token; reads and writes V.
-    Numerics: float32 (float64 stays), rounded once.
+    Numerics: rounded once.
     Constraints:
         (C1) ids are in the vocabulary.
         (C2) a bias is a number below +inf.
@@ -92,9 +102,9 @@ def logit_bias(
     >>> logit_bias(np.array([2.0, 2.0, 2.0]), {0: -np.inf, 2: 1.0})
     array([-inf,   2.,   3.])
     """
-    biased = np.array(widen(logits))
+    biased = logits.astype(np.float64)
     for token_id, value in dict(bias).items():
         require(0 <= token_id < len(biased), "C1", f"biased ids are in [0, {len(biased)}), got {token_id}")
         require(value < np.inf, "C2", f"a bias is a number below +inf, got {value} for token {token_id}")
         biased[token_id] += value
-    return biased.astype(logits.dtype)
+    return _round(biased, logits.dtype)

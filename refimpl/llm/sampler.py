@@ -38,7 +38,7 @@ def draw(probs: Float[Array, " V"], u: float) -> int:
     """
     require(0 <= u < 1, "C1", f"u is in [0, 1), got {u}")
     running = np.cumsum(widen(probs), dtype=np.float64)
-    total = running[-1]
+    total = running.max(initial=0.0)
     fair = bool(0 < total < np.inf) and bool((probs >= 0).all())
     require(fair, "C2", f"probabilities are not negative and have a positive, finite sum, got {total}")
     # u total may round to the total where that is tiny; some running sum must exceed the target
@@ -116,6 +116,8 @@ def sample(
     >>> sample(np.array([3.0, 2.0, 1.0]), [], [], sampling_chain(temperature=0.0), u=0.9)
     0
     """
-    logits = apply_chain(logits, prompt_ids, output_ids, chain)
+    logits = widen(apply_chain(logits, prompt_ids, output_ids, chain)).astype(np.float64)
+    largest = logits.max(initial=-np.inf)
+    require(bool(np.isfinite(largest)), "C1", f"the largest logit is finite, got {largest}")
     left = np.flatnonzero(logits > -np.inf)  # cut tokens have probability 0 and change no running sum
-    return int(left[draw(softmax(widen(logits[left]).astype(np.float64)), u)])
+    return int(left[draw(softmax(logits[left]), u)])
