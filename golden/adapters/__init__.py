@@ -1,0 +1,28 @@
+"""Whom the cases judge: an implementation as a mapping from operation names to functions."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["operations_of"]
+
+
+def operations_of(against: str) -> Mapping[str, Callable[..., Any]]:
+    """Find an implementation by name: refimpl, gpu, or MODULE:ATTRIBUTE with the operations as attributes or items.
+
+    >>> operations_of("math:nothing")
+    Traceback (most recent call last):
+    ...
+    ValueError: module 'math' has no attribute 'nothing'
+    """
+    if against in ("refimpl", "gpu"):
+        return importlib.import_module(f"golden.adapters.{against}").operations()
+    name, _, attribute = against.partition(":")
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"module {name!r} cannot be imported: {error}") from error
+    if attribute and not hasattr(module, attribute):
+        raise ValueError(f"module {name!r} has no attribute {attribute!r}")
+    space = getattr(module, attribute) if attribute else module
+    return space if isinstance(space, Mapping) else {name: getattr(space, name) for name in dir(space)}

@@ -1,0 +1,101 @@
+"""Samplers as sets: each cut sorts the tokens by value and index, and says which of them stay."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from golden.derive.activation import softmax
+from golden.values import Array
+
+__all__ = [
+    "apply_chain", "draw", "frequency_penalty", "greedy", "logit_bias", "min_p", "presence_penalty",
+    "repetition_penalty", "sample", "temperature", "top_k", "top_p",
+]  # fmt: skip
+
+
+def _order(logits: Array) -> list[int]:
+    return sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+
+
+def _keep(logits: Array, kept: Iterable[int]) -> Array:
+    cut = np.full(len(logits), -np.inf)
+    for i in kept:
+        cut[i] = logits[i]
+    return cut
+
+
+def greedy(logits: Array) -> Array:
+    return _keep(logits, _order(logits)[:1])
+
+
+def temperature(logits: Array, t: float) -> Array:
+    return greedy(logits) if t == 0 else logits / t
+
+
+def top_k(logits: Array, k: int) -> Array:
+    return _keep(logits, _order(logits)[: k or None])
+
+
+def top_p(logits: Array, p: float) -> Array:
+    probs, kept, mass = softmax(logits), [], 0.0
+    for i in _order(logits):
+        if kept and p < 1 and mass >= p:
+            break
+        kept.append(i)
+        mass += probs[i]
+    return _keep(logits, kept)
+
+
+def min_p(logits: Array, p: float) -> Array:
+    probs = softmax(logits)
+    return _keep(logits, [i for i in range(len(logits)) if probs[i] >= p * max(probs)])
+
+
+def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
+    y = logits.copy()
+    for i in {int(i) for i in ids}:
+        y[i] = y[i] / penalty if y[i] > 0 else y[i] * penalty
+    return y
+
+
+def presence_penalty(logits: Array, ids: Array, penalty: float) -> Array:
+    return np.array([value - penalty * (i in ids) for i, value in enumerate(logits)])
+
+
+def frequency_penalty(logits: Array, ids: Array, penalty: float) -> Array:
+    return np.array([value - penalty * list(ids).count(i) for i, value in enumerate(logits)])
+
+
+def logit_bias(logits: Array, bias: Iterable[tuple[int, float]]) -> Array:
+    y = logits.copy()
+    for i, value in bias:
+        y[i] += value
+    return y
+
+
+def draw(probs: Array, u: float) -> int:
+    target, running = u * math.fsum(probs), 0.0
+    for i, p in enumerate(probs):
+        running += p
+        if running > target:
+            return i
+    raise ValueError("u is not below 1")
+
+
+def apply_chain(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    plain = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "logit_bias": logit_bias}
+    said = {"presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty}
+    for name, value in chain:
+        if name == "repetition_penalty":
+            logits = repetition_penalty(logits, [*prompt_ids, *output_ids], value)
+        elif name in said:
+            logits = said[name](logits, output_ids, value)
+        else:
+            logits = greedy(logits) if name == "greedy" else plain[name](logits, value)
+    return logits
+
+
+def sample(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any, u: float) -> int:
+    return draw(softmax(apply_chain(logits, prompt_ids, output_ids, chain)), u)

@@ -1,0 +1,124 @@
+"""Faults of samplers: boundaries, ties, order, and draws at the edge."""
+
+from typing import Any
+
+import numpy as np
+
+from golden.derive import sampler as derive
+from golden.derive.activation import softmax
+from golden.values import Array
+
+__all__ = [
+    "best_is_last", "bias_replaces", "counts_all", "counts_once", "cut_by_value", "cuts_on_one_distribution",
+    "divides_always", "divides_by_zero", "draw_counts_from_above", "draw_may_stop_at_zero", "mass_above",
+    "mass_crossing_dropped", "min_p_absolute", "output_only", "repeats_compound", "temperature_first",
+    "temperature_inverted", "temperature_last", "ties_kept",
+]  # fmt: skip
+
+
+def best_is_last(logits: Array) -> Array:
+    """The last of equal maxima."""
+    return derive.greedy(logits[::-1])[::-1]
+
+
+def divides_by_zero(logits: Array, t: float) -> Array:
+    """Logits over the temperature, in their own dtype, whatever it is."""
+    return logits / logits.dtype.type(t)
+
+
+def temperature_inverted(logits: Array, t: float) -> Array:
+    """Multiplied by the temperature."""
+    return logits * t
+
+
+def ties_kept(logits: Array, k: int) -> Array:
+    """All that reach the k-th value stay (Hugging Face, vLLM)."""
+    return logits if k == 0 else np.where(logits >= np.sort(logits)[::-1][min(k, len(logits)) - 1], logits, -np.inf)
+
+
+def mass_above(logits: Array, p: float) -> Array:
+    """A token stays while the mass ranked above it is at most p (Meta, Mistral, SGLang)."""
+    order = np.argsort(-logits, kind="stable")
+    probs = softmax(logits)[order]
+    above = np.cumsum(probs) - probs
+    return derive._keep(logits, order[above <= p])
+
+
+def mass_crossing_dropped(logits: Array, p: float) -> Array:
+    """The token that crosses p goes too."""
+    order = np.argsort(-logits, kind="stable")
+    return derive._keep(logits, order[np.cumsum(softmax(logits)[order]) <= p])
+
+
+def cut_by_value(logits: Array, p: float) -> Array:
+    """All that equal the last kept token stay."""
+    kept = derive.top_p(logits, p)
+    return np.where(logits >= kept[np.isfinite(kept)].min(), logits, -np.inf)
+
+
+def min_p_absolute(logits: Array, p: float) -> Array:
+    """The threshold is p, not p times the best."""
+    return np.where(softmax(logits) >= p, logits, -np.inf)
+
+
+def divides_always(logits: Array, ids: Array, penalty: float) -> Array:
+    """Negative logits are divided too, and become likelier."""
+    return np.where(np.isin(np.arange(len(logits)), ids), logits / penalty, logits)
+
+
+def repeats_compound(logits: Array, ids: Array, penalty: float) -> Array:
+    """Every mention counts, not every token."""
+    for i in ids:
+        logits = derive.repetition_penalty(logits, [i], penalty)
+    return logits
+
+
+def counts_once(logits: Array, ids: Array, penalty: float) -> Array:
+    """Presence where frequency is meant."""
+    return derive.presence_penalty(logits, ids, penalty)
+
+
+def counts_all(logits: Array, ids: Array, penalty: float) -> Array:
+    """Frequency where presence is meant."""
+    return derive.frequency_penalty(logits, ids, penalty)
+
+
+def bias_replaces(logits: Array, bias: Any) -> Array:
+    """The bias takes the place of the logit."""
+    y = logits.copy()
+    for i, value in bias:
+        y[i] = value
+    return y
+
+
+def draw_may_stop_at_zero(probs: Array, u: float) -> int:
+    """The first running sum that reaches u: u = 0 lands on a probability of 0."""
+    return int(np.searchsorted(np.cumsum(probs), u * probs.sum(), side="left"))
+
+
+def draw_counts_from_above(probs: Array, u: float) -> int:
+    """Compares with u and not with u times the total, and falls off the end."""
+    return min(int(np.searchsorted(np.cumsum(probs), u, side="right")), len(probs) - 1)
+
+
+def temperature_last(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """The temperature acts after the cuts, wherever it stands (llama.cpp)."""
+    moved = sorted(chain, key=lambda step: step[0] == "temperature")
+    return derive.apply_chain(logits, prompt_ids, output_ids, moved)
+
+
+def temperature_first(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """The temperature acts before the cuts, wherever it stands."""
+    moved = sorted(chain, key=lambda step: step[0] != "temperature")
+    return derive.apply_chain(logits, prompt_ids, output_ids, moved)
+
+
+def cuts_on_one_distribution(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """Every cut judges the distribution before all cuts: top-p sees what top-k has dropped."""
+    kept = [derive.apply_chain(logits, prompt_ids, output_ids, (step,)) for step in chain]
+    return np.where(np.all(np.isfinite(kept), axis=0), logits, -np.inf)
+
+
+def output_only(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """The repetition penalty forgets the prompt."""
+    return derive.apply_chain(logits, (), output_ids, chain)
