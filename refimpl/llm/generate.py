@@ -5,8 +5,8 @@ A model is here one function, ``step``: it appends ids to its sequence and retur
 
 import codecs
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from refimpl.contract import Array, UsageError, host, widen
 from refimpl.llm.rng import uniform
 from refimpl.llm.sampler import Chain, sample
 
-__all__ = ["Step", "TextStream", "Token", "generate"]
+__all__ = ["Reply", "Step", "TextStream", "Token", "generate"]
 
 Step: TypeAlias = Callable[[list[int]], Array]
 
@@ -87,59 +87,81 @@ def _ask(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
+@dataclass
+class Reply:
+    """A reply in the making: logits go in, tokens come out, and no model is asked.
+
+    ``generate`` makes one; an executor that runs many sequences in one step makes one for each. The prompt is checked
+    when the reply is made, before the model runs. The noise of a token depends on its position alone
+    (``uniform(seed, request, position)``), so a sequence that was cut goes on as if it had not been.
+    """
+
+    prompt: list[int]
+    _: KW_ONLY
+    context: int
+    chain: Chain = (("greedy", None),)
+    max_tokens: int | None = None
+    eos_ids: Collection[int] = ()
+    stop: Sequence[str] = ()
+    token_bytes: Callable[[int], bytes] | None = None
+    seed: int = 0
+    request: int = 0
+    logprobs: int = 0
+    output: list[int] = field(init=False, default_factory=list)
+    ended: str | None = field(init=False, default=None)  # why, once it has
+    stream: TextStream = field(init=False)
+
+    def __post_init__(self) -> None:
+        length, room = len(self.prompt), self.context - len(self.prompt)
+        _ask(length > 0, "the prompt holds no token")
+        _ask(room > 0, f"a context of {self.context} tokens has no room for a token after a prompt of {length}")
+        _ask(self.max_tokens is None or self.max_tokens >= 0, f"max_tokens is not negative, got {self.max_tokens}")
+        _ask(self.logprobs >= 0, f"logprobs is not negative, got {self.logprobs}")
+        _ask("" not in self.stop, "a stop string is not empty")
+        _ask(not self.stop or self.token_bytes is not None, "stop strings need a tokenizer")
+        self.ended = "length" if self.max_tokens == 0 else None
+        self.stream = TextStream(tuple(self.stop))
+
+    @property
+    def pending(self) -> list[int]:
+        """The ids that the model has not seen: the prompt, later the last token."""
+        return self.output[-1:] or self.prompt
+
+    def take(self, logits: Array) -> Token:
+        """Draw a token from the logits after ``pending``."""
+        noise = uniform(self.seed, self.request, len(self.prompt) + len(self.output))
+        token_id = sample(logits, self.prompt, self.output, self.chain, noise)
+        self.output.append(token_id)
+        if token_id in self.eos_ids:
+            self.ended = "eos"
+        elif len(self.output) == self.max_tokens:
+            self.ended = "length"
+        elif len(self.prompt) + len(self.output) == self.context:
+            self.ended = "context"
+        piece = self.token_bytes(token_id) if self.token_bytes and self.ended != "eos" else b""
+        self.stream, text = self.stream.push(piece, final=self.ended is not None)
+        if self.stream.stopped:
+            self.ended = "stop"
+        return Token(token_id, text, *_describe(logits, token_id, self.logprobs), stop=self.ended)
+
+
 @host
-def generate(
-    step: Step,
-    prompt_ids: Sequence[int],
-    *,
-    chain: Chain = (("greedy", None),),
-    max_tokens: int | None = None,
-    context: int,
-    eos_ids: Collection[int] = (),
-    stop: Sequence[str] = (),
-    token_bytes: Callable[[int], bytes] | None = None,
-    seed: int = 0,
-    request: int = 0,
-    logprobs: int = 0,
-) -> Iterator[Token]:
+def generate(step: Step, prompt_ids: Sequence[int], *, context: int, **settings: Any) -> Iterator[Token]:
     """Generate tokens after a prompt, as an iterator that asks the model only for what is consumed.
 
     Prefill is one step over the whole prompt, decode one step a token; a token that ends the text is not fed back.
-    The prompt is checked at the call, before the model runs. Every token, the last one too, is yielded with its reason
-    to stop; an end-of-sequence token has no text of its own. The noise of a token depends on its position alone
-    (``uniform(seed, request, position)``), so a sequence that was cut goes on as if it had not been.
+    Every token, the last one too, is yielded, the last with its reason to stop; an end-of-sequence token has no text
+    of its own. ``settings`` are those of ``Reply``.
 
     >>> def step(ids):   # a model that counts
     ...     return np.eye(5)[(ids[-1] + 1) % 5]
     >>> [(token.id, token.stop) for token in generate(step, [0, 1], context=16, eos_ids={4})]
     [(2, None), (3, None), (4, 'eos')]
     """
-    prompt = list(prompt_ids)
-    room = context - len(prompt)
-    _ask(len(prompt) > 0, "the prompt holds no token")
-    _ask(room > 0, f"a context of {context} tokens has no room for a token after a prompt of {len(prompt)}")
-    _ask(max_tokens is None or max_tokens >= 0, f"max_tokens is not negative, got {max_tokens}")
-    _ask(logprobs >= 0, f"logprobs is not negative, got {logprobs}")
-    _ask("" not in stop, "a stop string is not empty")
-    _ask(not stop or token_bytes is not None, "stop strings need a tokenizer")
-    most = room if max_tokens is None else min(room, max_tokens)
+    reply = Reply(list(prompt_ids), context=context, **settings)
 
     def tokens() -> Iterator[Token]:
-        stream = TextStream(tuple(stop))
-        output: list[int] = []
-        reason: str | None = None
-        while reason is None and len(output) < most:
-            logits = step(output[-1:] or prompt)
-            token_id = sample(logits, prompt, output, chain, uniform(seed, request, len(prompt) + len(output)))
-            output.append(token_id)
-            if token_id in eos_ids:
-                reason = "eos"
-            elif len(output) == most:
-                reason = "length" if most == max_tokens else "context"
-            piece = token_bytes(token_id) if token_bytes and reason != "eos" else b""
-            stream, text = stream.push(piece, final=reason is not None)
-            if stream.stopped:
-                reason = "stop"
-            yield Token(token_id, text, *_describe(logits, token_id, logprobs), stop=reason)
+        while reply.ended is None:
+            yield reply.take(step(reply.pending))
 
     return tokens()
