@@ -135,7 +135,7 @@ def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
     Math: x (1 + tanh u) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
     Cost: about 10 flop and two exp an element: bound by memory.
-    Numerics: at most 4.73e-4 from gelu_erf, near |x| = 2.70. An argument that overflows saturates the sigmoid, as it should.
+    Numerics: at most 4.73e-4 from gelu_erf, near |x| = 2.70. Overflow of u saturates the sigmoid, as it should.
     Source: Hendrycks, Gimpel, 2016, section 2.
 
     >>> gelu_tanh(np.array([0.0, 1.0])).round(6)

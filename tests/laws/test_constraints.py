@@ -1,0 +1,103 @@
+"""Every labelled constraint of the basic operations, refused by its label.
+
+Shapes that a signature states are checked under pytest before an operation sees them; in use nobody checks them,
+so that check is off here and the operation must refuse by itself.
+"""
+
+import jaxtyping
+import ml_dtypes
+import numpy as np
+import pytest
+
+from refimpl.basics.activation import geglu, log_softmax, logsumexp, softmax, swiglu
+from refimpl.basics.linear import linear
+from refimpl.basics.norm import layer_norm, rms_norm
+from refimpl.contract import ContractError
+from refimpl.llm.attention import attention
+from refimpl.llm.embedding import embedding
+from refimpl.llm.kv_cache import cache_append, new_cache
+from refimpl.llm.mlp import gated_mlp, mlp
+from refimpl.llm.position import learned_position, rope, rope_frequencies, rope_table
+
+
+def a(*shape, dtype=np.float64):
+    return np.ones(shape, dtype)
+
+
+QKV = (a(2, 4, 8), a(3, 2, 8), a(3, 2, 5))
+YARN = {"scaling": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
+LONG = {"scaling": "longrope", "factor": 2.0, "original_max_position_embeddings": 8}
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+BROKEN = [
+    (linear, "C1", (a(2, 3), a(4, 2)), {}),
+    (linear, "C2", (a(2, 3), a(4, 3), a(3)), {}),
+    (linear, "C2", (a(2, 3), a(4, 3), a(1)), {}),
+    (softmax, "C1", (a(2, 0),), {}),
+    (softmax, "C1", (a(0, 2),), {"axis": 0}),
+    (logsumexp, "C1", (a(2, 0),), {}),
+    (log_softmax, "C1", (a(2, 0),), {}),
+    (swiglu, "C1", (a(2, 3), a(1, 3)), {}),
+    (geglu, "C1", (a(2, 3), a(1, 3)), {}),
+    (layer_norm, "C1", (a(2, 3), a(1)), {}),
+    (layer_norm, "C1", (a(2, 3), a(3), a(1)), {}),
+    (layer_norm, "C2", (a(2, 3), a(3)), {"eps": -1e-5}),
+    (rms_norm, "C1", (a(2, 3), a(1)), {}),
+    (rms_norm, "C2", (a(2, 3), a(3), -1e-5), {}),
+    (embedding, "C1", (np.array([0, 5]), a(5, 2)), {}),
+    (embedding, "C1", (np.array([-1]), a(5, 2)), {}),
+    (learned_position, "C1", (a(1, 2), np.array([5]), a(5, 2)), {}),
+    (learned_position, "C1", (a(1, 2), np.array([-1]), a(5, 2)), {}),
+    (rope_frequencies, "C1", (7,), {}),
+    (rope_frequencies, "C1", (0,), {}),
+    (rope_frequencies, "C1", (2,), {"scaling": "dynamic", "factor": 2.0, "max_position_embeddings": 8}),
+    (rope_frequencies, "C2", (8,), {"scaling": "ntk"}),
+    (rope_frequencies, "C3", (8,), {"mrope_section": (1, 1, 2)}),
+    (rope_frequencies, "C3", (8,), {"scaling": "linear", "factor": None}),
+    (rope_frequencies, "C3", (8,), {**YARN, "factor": None}),
+    (rope_frequencies, "C4", (8,), {**LONG, "short_factor": (1.0,), "long_factor": (1.0,) * 4}),
+    (rope_table, "C1", (np.arange(3), a(2), 1.0, np.float16), {}),
+    (rope_table, "C1", (np.arange(3), a(2), 1.0, BFLOAT16), {}),
+    (rope, "C1", (a(2, 1, 6), a(2, 4), a(2, 4)), {}),
+    (rope, "C2", (a(2, 1, 6), a(2, 3, dtype=BFLOAT16), a(2, 3)), {}),
+    (rope, "C2", (a(2, 1, 6), a(2, 3), a(2, 3, dtype=np.float16)), {}),
+    (attention, "C1", (a(2, 3, 8), *QKV[1:]), {}),
+    (attention, "C1", (QKV[0], a(3, 0, 8), a(3, 0, 5)), {}),
+    (attention, "C2", (a(2, 4, 7), *QKV[1:]), {}),
+    (attention, "C2", (*QKV[:2], a(3, 1, 5)), {}),
+    (attention, "C2", (*QKV[:2], a(1, 2, 5)), {}),
+    (attention, "C3", QKV, {"mask": a(3, 2) > 0}),
+    (attention, "C3", QKV, {"mask": a(2, 2, 3)}),
+    (attention, "C4", QKV, {"window": 0}),
+    (attention, "C4", QKV, {"window": 2, "causal": False}),
+    (attention, "C5", QKV, {"softcap": 0.0}),
+    (cache_append, "C1", (new_cache(2, 2, 3), a(3, 2, 3), a(3, 2, 3)), {}),
+    (cache_append, "C2", (new_cache(4, 2, 3), a(3, 1, 3), a(3, 1, 3)), {}),
+    (cache_append, "C2", (new_cache(4, 2, 3), a(3, 2, 3), a(1, 2, 3)), {}),
+    (mlp, "C1", (a(1, 2), a(3, 2), a(2, 3)), {"activation": "gelu"}),
+    (gated_mlp, "C1", (a(1, 2), a(3, 2), a(3, 2), a(2, 3)), {"activation": "swish"}),
+]
+
+
+@pytest.fixture
+def unchecked_shapes():
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("function", "label", "arguments", "keywords"), BROKEN, ids=[f"{row[0].__name__}-{row[1]}" for row in BROKEN]
+)
+def test_refused_by_label(function, label, arguments, keywords):
+    with pytest.raises(ContractError, match=f"^{label}: "):
+        function(*arguments, **keywords)
+
+
+def test_a_refused_append_writes_nothing():
+    cache = new_cache(2, 1, 1)
+    with pytest.raises(ContractError, match=r"^C1: 0 \+ 3 tokens exceed the capacity of 2$"):
+        cache_append(cache, a(3, 1, 1), a(3, 1, 1))
+    assert (cache.k == 0).all() and (cache.v == 0).all()
