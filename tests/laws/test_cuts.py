@@ -56,7 +56,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(logits, p):
 
 @given(LOGITS, st.floats(1e-6, 1.0))
 def test_min_p_keeps_what_reaches_a_share_of_the_best(logits, p):
-    ratios = [math.exp(l - logits.max()) for l in logits]
+    ratios = [math.exp(logit - logits.max()) for logit in logits]
     sure = [i for i, ratio in enumerate(ratios) if ratio > p * (1 + 1e-12)]
     possible = [i for i, ratio in enumerate(ratios) if ratio > p * (1 - 1e-12)]
     assert set(sure) <= set(kept(min_p(logits, p))) <= set(possible)
@@ -70,8 +70,8 @@ def test_boundaries_belong_to_the_set():
 
 @given(LOGITS)
 def test_off_is_off(logits):
-    for out in (top_k(logits, 0), top_k(logits, 10**9), top_p(logits, 1.0), min_p(logits, 0.0), temperature(logits, 1.0)):
-        assert np.array_equal(out, logits)
+    outs = [top_k(logits, 0), top_k(logits, 10**9), top_p(logits, 1.0), min_p(logits, 0.0), temperature(logits, 1.0)]
+    assert all(np.array_equal(out, logits) for out in outs)
 
 
 @given(LOGITS, st.integers(1, 12), RATIO, st.integers(-20, 20))

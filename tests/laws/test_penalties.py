@@ -17,24 +17,24 @@ IDS = st.lists(st.integers(0, V - 1), max_size=20).map(lambda ids: np.array(ids,
 def test_repetition_divides_positive_and_multiplies_negative(seed, ids, penalty):
     logits = normal(seed, V)
     got = repetition_penalty(logits, ids, penalty)
-    for i, l in enumerate(logits):
-        assert got[i] == (l if i not in ids else l / penalty if l > 0 else l * penalty)
+    for i, x in enumerate(logits):
+        assert got[i] == (x if i not in ids else x / penalty if x > 0 else x * penalty)
 
 
 @given(seeds, IDS, st.floats(-2.0, 2.0))
 def test_presence_counts_once_and_frequency_each_time(seed, ids, penalty):
     logits = normal(seed, V)
     presence, frequency = presence_penalty(logits, ids, penalty), frequency_penalty(logits, ids, penalty)
-    for i, l in enumerate(logits):
+    for i, x in enumerate(logits):
         count = ids.tolist().count(i)
-        assert presence[i] == l - min(count, 1) * penalty
-        assert frequency[i] == l - count * penalty
+        assert presence[i] == x - min(count, 1) * penalty
+        assert frequency[i] == x - count * penalty
 
 
 @given(seeds, st.dictionaries(st.integers(0, V - 1), st.floats(-100.0, 100.0)))
 def test_bias_is_added(seed, bias):
     logits = normal(seed, V)
-    wanted = [l + bias.get(i, 0.0) for i, l in enumerate(logits)]
+    wanted = [x + bias.get(i, 0.0) for i, x in enumerate(logits)]
     assert logit_bias(logits, bias).tolist() == wanted
     assert logit_bias(logits, tuple(bias.items())).tolist() == wanted
 

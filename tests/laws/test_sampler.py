@@ -1,5 +1,7 @@
 """The chain of steps and the draw."""
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,12 +23,9 @@ UNIT = st.one_of(st.floats(0.0, 1.0, exclude_max=True), st.sampled_from([0.0, 1 
 
 @given(PROBS, UNIT)
 def test_draw_is_the_first_whose_running_sum_exceeds(probs, u):
-    running, total = 0.0, sum(probs.tolist())
-    for index, p in enumerate(probs.tolist()):
-        running += p
-        if running > u * total:
-            break
-    assert draw(probs, u) == index and probs[index] > 0
+    running = list(accumulate(probs.tolist()))
+    wanted = next(i for i, mass in enumerate(running) if mass > u * running[-1])
+    assert draw(probs, u) == wanted and probs[wanted] > 0
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any))
