@@ -27,7 +27,10 @@ class Case:
 
 def load_case(name: str) -> Case:
     """Read a case, its values as arrays, bytes and floats."""
-    arrays = np.load(FOLDER / f"{name}.npz") if (FOLDER / f"{name}.npz").exists() else {}
+    arrays = {}
+    if (FOLDER / f"{name}.npz").exists():
+        with np.load(FOLDER / f"{name}.npz") as archive:
+            arrays = dict(archive)
 
     def value(node):
         match node:
