@@ -1,110 +1,13 @@
-"""Weights in blocks of small integers, as GGUF files hold them, and activations in int8.
+"""Quantised weights read, multiplied with int8 activations, and carried from file to model."""
 
-Every format says the same thing: a weight is a small code times a scale, plus an offset,
-
-    w = d q + m        d and m shared by a group of 16 or 32 neighbours in a row.
-
-The formats differ only in where the bits of q, d and m lie. ``_LAYOUTS`` shows the bytes of a block,
-``_codes`` reads q from them and ``_scales`` reads d and m.
-"""
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from refimpl.contract import Array, Float, Int, UInt8, op, require, widen
+from refimpl.llm.blocks import FORMATS, LAYOUTS, read_codes, read_scales
 
-__all__ = ["FORMATS", "BlockFormat", "Tensor", "dequantize", "linear_int8", "quantize_int8"]
-
-_HALF = "<f2"  # GGUF is little-endian, whatever the machine
-
-_LAYOUTS: Mapping[str, np.dtype[np.void]] = {
-    "q8_0": np.dtype([("d", _HALF), ("q", "i1", 32)]),
-    "q4_0": np.dtype([("d", _HALF), ("low", "u1", 16)]),
-    "q4_1": np.dtype([("d", _HALF), ("m", _HALF), ("low", "u1", 16)]),
-    "q5_0": np.dtype([("d", _HALF), ("high", "u1", 4), ("low", "u1", 16)]),
-    "q5_1": np.dtype([("d", _HALF), ("m", _HALF), ("high", "u1", 4), ("low", "u1", 16)]),
-    "q2_k": np.dtype([("scales", "u1", 16), ("low", "u1", 64), ("d", _HALF), ("m", _HALF)]),
-    "q3_k": np.dtype([("high", "u1", 32), ("low", "u1", 64), ("scales", "u1", 12), ("d", _HALF)]),
-    "q4_k": np.dtype([("d", _HALF), ("m", _HALF), ("scales", "u1", 12), ("low", "u1", 128)]),
-    "q5_k": np.dtype([("d", _HALF), ("m", _HALF), ("scales", "u1", 12), ("high", "u1", 32), ("low", "u1", 128)]),
-    "q6_k": np.dtype([("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), ("d", _HALF)]),
-}
-
-
-class BlockFormat(NamedTuple):
-    """How many elements of a row a block holds, and in how many bytes."""
-
-    elements: int
-    bytes: int
-
-
-FORMATS: Mapping[str, BlockFormat] = {
-    name: BlockFormat(256 if name.endswith("_k") else 32, layout.itemsize) for name, layout in _LAYOUTS.items()
-}
-
-
-def _fields(packed: Array, bits: int, run: int) -> Array:
-    """Split bytes into fields of ``bits``, the lowest first, and put the elements in order.
-
-    ``run`` bytes side by side hold ``run`` neighbours in their lowest fields, the next ``run`` above them, and so on.
-    """
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    runs = packed.reshape(*packed.shape[:-1], -1, 1, run)
-    return ((runs >> shifts) & np.uint8(2**bits - 1)).reshape(*packed.shape[:-1], -1).astype(np.int8)
-
-
-def _codes(block: Array, name: str) -> Array:
-    """Read q: int8 [O, blocks, elements]."""
-    match name:
-        case "q4_0":
-            return _fields(block["low"], 4, 16) - 8
-        case "q4_1":
-            return _fields(block["low"], 4, 16)
-        case "q5_0":
-            return (_fields(block["low"], 4, 16) | _fields(block["high"], 1, 1) << 4) - 16
-        case "q5_1":
-            return _fields(block["low"], 4, 16) | _fields(block["high"], 1, 1) << 4
-        case "q2_k":
-            return _fields(block["low"], 2, 32)
-        case "q3_k":
-            return (_fields(block["low"], 2, 32) | _fields(block["high"], 1, 32) << 2) - 4
-        case "q4_k":
-            return _fields(block["low"], 4, 32)
-        case "q5_k":
-            return _fields(block["low"], 4, 32) | _fields(block["high"], 1, 32) << 4
-        case "q6_k":
-            return (_fields(block["low"], 4, 64) | _fields(block["high"], 2, 32) << 4) - 32
-        case _:
-            return block["q"]
-
-
-def _half(block: Array, field: str) -> Array:
-    return block[field].astype(np.float32)[..., None]
-
-
-def _scales(block: Array, name: str) -> tuple[Array, Array | None]:
-    """Read d and m: float32 [O, blocks, groups]; m is None where the format has none."""
-    match name:
-        case "q4_1" | "q5_1":
-            return _half(block, "d"), _half(block, "m")
-        case "q2_k":
-            return _half(block, "d") * (block["scales"] & 15), -_half(block, "m") * (block["scales"] >> 4)
-        case "q3_k":
-            low, high = block["scales"][..., :8], block["scales"][..., 8:]
-            return _half(block, "d") * ((_fields(low, 4, 8) | _fields(high, 2, 4) << 4) - 32), None
-        case "q4_k" | "q5_k":
-            # groups 0-3 keep six bits in a byte of their own; groups 4-7 keep four in ``rest`` and two above those six
-            first_d, first_m, rest = np.split(block["scales"], 3, axis=-1)
-            scales_d = np.concatenate([first_d & 63, (rest & 15) | (first_d >> 6) << 4], axis=-1)
-            scales_m = np.concatenate([first_m & 63, (rest >> 4) | (first_m >> 6) << 4], axis=-1)
-            return _half(block, "d") * scales_d, -_half(block, "m") * scales_m
-        case "q6_k":
-            return _half(block, "d") * block["scales"], None
-        case _:
-            return _half(block, "d"), None
+__all__ = ["FORMATS", "Tensor", "dequantize", "linear_int8", "quantize_int8"]
 
 
 def _unpack(blocks: Array, name: str) -> tuple[Array, Array, Array | None]:
@@ -112,12 +15,12 @@ def _unpack(blocks: Array, name: str) -> tuple[Array, Array, Array | None]:
     require(name in FORMATS, "C1", f"block formats are {', '.join(FORMATS)}, got {name!r}")
     size = FORMATS[name].bytes
     require(blocks.shape[1] % size == 0, "C2", f"a row of {name} is a multiple of {size} bytes, got {blocks.shape[1]}")
-    block = np.ascontiguousarray(blocks).view(_LAYOUTS[name])
+    block = np.ascontiguousarray(blocks).view(LAYOUTS[name])
     with np.errstate(invalid="ignore"):  # a damaged file may hold an infinite scale: 0 inf is NaN, without a warning
-        d, m = _scales(block, name)
-    rows, groups = len(blocks), d.shape[1] * d.shape[2]
-    q = _codes(block, name).reshape(rows, groups, -1)
-    return q, d.reshape(rows, groups), None if m is None else m.reshape(rows, groups)
+        d, m = read_scales(block, name)
+    rows, count, groups = d.shape
+    q = read_codes(block, name).reshape(rows, count * groups, FORMATS[name].elements // groups)
+    return q, d.reshape(rows, count * groups), None if m is None else m.reshape(rows, count * groups)
 
 
 @op
@@ -125,10 +28,12 @@ def dequantize(blocks: UInt8[Array, "O B"], name: str) -> Float[Array, "O D"]:
     """Turn rows of quantised blocks into float32.
 
     Math: w = d q + m, without the addition where the format has no m.
-    Cost: 2 O D flop; reads O B bytes (4.5 to 8.5 bits an element at most), writes 4 O D. Memory is the bottleneck.
+    Cost: 2 O D flop; reads O B bytes (2.6 to 8.5 bits an element), writes 4 O D. Memory is the bottleneck.
     Numerics: d and m are float16 widened to float32, times an integer scale in the _k formats (rounded once);
-    product and sum are rounded once each. Scales that are not finite come through as they are.
-    Constraints: (C1) name is in FORMATS; (C2) B is a multiple of the bytes of a block.
+        product and sum are rounded once each. What is not finite in the file is not finite in the result.
+    Constraints:
+        (C1) name is in FORMATS.
+        (C2) B is a multiple of the bytes of a block.
     Source: ggml-quants.c (dequantize_row_*), github.com/ggml-org/ggml.
 
     >>> row = np.frombuffer(np.float16([0.5, -1]).tobytes() + bytes([0x21] * 16), np.uint8)   # q4_1: d, m, codes
@@ -140,7 +45,7 @@ def dequantize(blocks: UInt8[Array, "O B"], name: str) -> Float[Array, "O D"]:
         w = d[..., None] * q
         if m is not None:
             w += m[..., None]
-    return w.reshape(len(blocks), -1)
+    return w.reshape(len(w), w.shape[1] * w.shape[2])
 
 
 @op
@@ -150,8 +55,10 @@ def quantize_int8(x: Float[Array, "T D"]) -> tuple[Int[Array, "T D"], Float[Arra
     Math: scale = max |x| / 127 over the block;  q = round half even(x / scale).
     Cost: 3 T D flop; reads T D, writes T D bytes and T D / 32 scales.
     Numerics: float32 (float64 stays). A block whose scale rounds to 0 has q = 0; q is clipped to 127, which only a
-    subnormal scale can exceed.
-    Constraints: (C1) D is a multiple of 32; (C2) x is finite.
+        subnormal scale can exceed.
+    Constraints:
+        (C1) D is a multiple of 32.
+        (C2) x is finite.
     Source: the q8_0 quantisation of ggml-quants.c, with a float32 scale and ties to even.
 
     >>> q, scale = quantize_int8(np.float32([[127, -63.5, 0.5, 1.5] + [0] * 28]))
@@ -162,7 +69,7 @@ def quantize_int8(x: Float[Array, "T D"]) -> tuple[Int[Array, "T D"], Float[Arra
     tokens, width = x_TD.shape
     require(width % 32 == 0, "C1", f"a row is blocks of 32 elements, got {width}")
     require(bool(np.isfinite(x_TD).all()), "C2", "activations are finite")
-    x_TBJ = x_TD.reshape(tokens, -1, 32)
+    x_TBJ = x_TD.reshape(tokens, width // 32, 32)
     scale_TB = np.abs(x_TBJ).max(axis=-1) / x_TD.dtype.type(127)
     divisor_TB = np.where(scale_TB > 0, scale_TB, np.inf)
     q_TBJ = np.clip(np.rint(x_TBJ / divisor_TB[..., None]), -127, 127)
@@ -176,9 +83,11 @@ def linear_int8(x: Float[Array, "T D"], blocks: UInt8[Array, "O B"], name: str) 
     Math: y[t,o] = sum over blocks b in order of  dx[t,b] (d[o,b] sum_j q[o,b,j] qx[t,b,j] + m[o,b] sum_j qx[t,b,j]).
     Cost: 2 T O D integer operations and 6 T O D / 32 flop; for few tokens the bytes of the weights are the bottleneck.
     Numerics: both inner sums are exact integers; each product and sum around them is rounded once to float32
-    (no fused multiply-add), blocks added from left to right, so the result is one definite bit pattern.
-    Constraints: (C1) name has blocks of 32 elements: q8_0, q4_0, q4_1, q5_0, q5_1; (C2) B is a multiple of the bytes of
-    a block; (C3) x is as wide as the weights; x is as quantize_int8 asks.
+        (no fused multiply-add), blocks added from left to right, so the result is one definite bit pattern.
+    Constraints:
+        (C1) name has blocks of 32 elements: q8_0, q4_0, q4_1, q5_0, q5_1.
+        (C2) B is a multiple of the bytes of a block.
+        (C3) x is as wide as the weights; beyond that, x is what quantize_int8 takes.
     Source: ggml_vec_dot_q4_1_q8_1 and its kin in ggml-cpu/quants.c.
 
     >>> row = np.frombuffer(np.float16([0.5]).tobytes() + bytes([0x98] * 16), np.uint8)   # q4_0: 16 zeros, 16 times 0.5
@@ -190,7 +99,7 @@ def linear_int8(x: Float[Array, "T D"], blocks: UInt8[Array, "O B"], name: str) 
     q_OBJ, d_OB, m_OB = _unpack(blocks, name)
     require(x.shape[1] == d_OB.shape[1] * 32, "C3", f"weights are {d_OB.shape[1] * 32} wide, x is {x.shape[1]}")
     q_TD, dx_TB = quantize_int8(x)
-    q_TBJ = q_TD.reshape(len(x), -1, 32).astype(np.int32)
+    q_TBJ = q_TD.reshape(*dx_TB.shape, 32).astype(np.int32)
     y_TO = np.zeros((len(x), len(blocks)), dx_TB.dtype)
     with np.errstate(invalid="ignore"):
         for b in range(d_OB.shape[1]):
