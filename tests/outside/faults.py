@@ -37,7 +37,7 @@ def load_case(name: str) -> Case:
             case {"npz": key}:
                 return arrays[key]
             case {"dtype": dtype, "value": listed}:
-                return np.array(listed, dtype)
+                return np.array(value(listed), dtype)
             case {"base64": text}:
                 return base64.b64decode(text)
             case {"float": text}:
