@@ -45,7 +45,7 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
     from gpu.machine import machine, resident_memory
 
     prompts = read_prompts(options)
-    limits, before = machine(), resident_memory()
+    limits, before = machine(again=True), resident_memory()
     model, answer = _load(options), Answer()
     prepare(answer, prompts[0], options, model)
     tokens = min(options.max_tokens or 256, model.context - len(answer.prompt_ids))

@@ -66,8 +66,11 @@ class Chat:
             for known in SAMPLING:
                 say(f"{known} {getattr(self.options, known)}")
             return
-        if name not in SAMPLING:
-            raise UsageError(f"settings are {', '.join(SAMPLING)}; there is no {name}")
+        fitting = [known for known in SAMPLING if known.startswith(name)]
+        if len(fitting) != 1:
+            kind = "several" if fitting else "none"
+            raise UsageError(f"settings are {', '.join(SAMPLING)}; {name} is {kind} of them")
+        name = fitting[0]
         try:
             changed = argparse.Namespace(**{**vars(self.options), name: SAMPLING[name][0](value)})
         except argparse.ArgumentTypeError as error:

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-WIDTH, LAYERS, HEADS, KV_HEADS, FFN, CONTEXT = 32, 2, 4, 2, 64, 192
+WIDTH, LAYERS, HEADS, KV_HEADS, FFN, CONTEXT = 32, 2, 4, 2, 64, 65536
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -30,7 +30,8 @@ def _write_tokenizer(folder: Path, template: str | None) -> int:
     tokenizer.train_from_iterator([words] * 8, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"eos_token": "<|im_end|>", "bos_token": "<|im_start|>", "add_bos_token": False}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | ({"chat_template": template} if template else {})))
+    config |= {"chat_template": template} if template else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return tokenizer.get_vocab_size()
 
 

@@ -1,0 +1,97 @@
+"""Ctrl-C, a reader that leaves, streams that are closed."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu.cli.output import Answer
+from gpu.run import main
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+LONG = ["hello", "--raw", "-n", "60000", "--ignore-eos"]
+
+
+def _press_at(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Press Ctrl-C while the ``count``-th token is taken."""
+    take = Answer.take
+
+    def pressed(self: Answer, token: Any, now: float) -> None:
+        take(self, token, now)
+        if len(self.ids) == count:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Answer, "take", pressed)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_ctrl_c_leaves_whole_json(model: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, form: str) -> None:
+    _press_at(monkeypatch, 5)
+    assert main(["-m", model, *LONG, "--output", form]) == 130
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["stop"] == "interrupt" and len(answer["ids"]) == 5 == answer["usage"]["completion_tokens"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_while_loading_leaves_whole_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def load(options: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("gpu.cli.answering.load_model", load)
+    assert main(["hello", "--output", "json"]) == 130
+    assert json.loads(capsys.readouterr().out)["stop"] == "interrupt"
+
+
+def test_ctrl_c_in_a_batch_keeps_what_is_done(model: str, monkeypatch: Any, capsys: Any, tmp_path: Any) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text("one\ntwo\n")
+    _press_at(monkeypatch, 4)
+    assert main(["-m", model, "--prompts", str(path), *LONG[2:], "--output", "jsonl"]) == 130
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(answers) == 2 and all(answer["stop"] == "interrupt" for answer in answers)
+
+
+def test_ctrl_c_ends_a_stream_of_text(model: str, start: Start) -> None:
+    process = start("-m", model, *LONG)
+    assert process.stdout and process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out.endswith(b"\n") and b"Traceback" not in err
+
+
+def test_a_reader_that_leaves_is_no_error(model: str, start: Start) -> None:
+    process = start("-m", model, *LONG)
+    assert process.stdout and process.stderr and process.stdout.read(1)
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == 2 and err.count(b"\n") == 0
+
+
+def test_closed_streams_are_one_line(model: str, start: Start) -> None:
+    def close(*numbers: int) -> Callable[[], None]:
+        return lambda: [os.close(number) for number in numbers] and None
+
+    process = start("-m", model, stdin=None, stdout=subprocess.PIPE, preexec_fn=close(0))
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and out == b""
+    assert err.startswith(b"gpu.run: error: no prompt") and err.count(b"\n") == 1
+    process = start("-m", model, "hello", stdout=None, preexec_fn=close(1))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and b"standard output is closed" in err and err.count(b"\n") == 1
+
+
+def test_a_stream_that_takes_no_more_is_one_line(model: str, start: Start, tmp_path: Path) -> None:
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    with open(tmp_path / "full", "w") as full:
+        process = start("-m", model, "hello", "-n", "2", "--no-stats", stdout=full, preexec_fn=limit)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and err.startswith(b"gpu.run: error: ") and err.count(b"\n") == 1
