@@ -77,7 +77,7 @@ def _answer(options: argparse.Namespace, output: Output) -> int:
         for line in statistics(model, answers, load_s):
             say(line)
     if model is not None and options.verify and code == 0:
-        from gpu.cli.verify import verify
+        from gpu.verify import verify
 
         same, lines = verify(model, answers[0], options, generate_settings(options, model))
         for line in lines:

@@ -1,3 +1,3 @@
 """The command line in parts: arguments, prompts, output, chat, statistics, verification. Nothing here computes."""
 
-__all__: list[str] = []
+__all__ = ()

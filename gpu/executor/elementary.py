@@ -4,7 +4,7 @@ Every row is summed in one fixed order, sixteen partial sums by index modulo 16 
 a row's bits depend on nothing but the row.
 """
 
-from .jit import jit
+from .jit import inlined
 from .vector import (
     LANES, fma, fold_sum, is_nan, keep, less, load, load_part, power_of_two, round_even, select, splat, store,
     store_part, vmax, vsqrt,
@@ -15,7 +15,7 @@ __all__ = ["ACTIVATIONS", "activate", "exp", "layer_norm_row", "rms_norm_row"]
 ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_quick", "silu")
 
 
-@jit
+@inlined
 def exp(x):
     """Return e to the x: 0 below -87.3, at most 2.4e38 from 88.4 on, NaN for NaN.
 
@@ -36,7 +36,7 @@ def exp(x):
     return select(is_nan(x), x, value)
 
 
-@jit
+@inlined
 def _gelu_erf(x):
     """Return x (1 + erf(x / sqrt 2)) / 2.
 
@@ -60,7 +60,7 @@ def _gelu_erf(x):
     return x * select(positive, splat(1.0) - tail, tail)
 
 
-@jit
+@inlined
 def activate(x, code):
     """Return the activation of that index in ``ACTIVATIONS``.
 
@@ -79,7 +79,7 @@ def activate(x, code):
     return x / (splat(1.0) + exp(splat(0.0) - u))
 
 
-@jit
+@inlined
 def rms_norm_row(x, gain, out, width, eps):
     """Write x / sqrt(mean x^2 + eps) * gain for one row of ``width`` floats.
 
@@ -95,7 +95,7 @@ def rms_norm_row(x, gain, out, width, eps):
         store_part(out + 4 * i, part * load_part(gain + 4 * i, width - i), width - i)
 
 
-@jit
+@inlined
 def layer_norm_row(x, gain, bias, out, width, eps):
     """Write (x - mean) / sqrt(variance + eps) * gain + bias for one row; ``bias`` 0 is none."""
     total = splat(0.0)

@@ -21,7 +21,7 @@ from numba.core import config
 
 from refimpl.contract import host
 
-__all__ = ["cache_folder", "is_cold", "jit"]
+__all__ = ["cache_folder", "inlined", "is_cold", "jit"]
 
 _DAYS_KEPT = 30
 _LOCK = threading.Lock()
@@ -82,6 +82,12 @@ def jit(function: Callable[..., Any]) -> Any:
             return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=False)(function)
         finally:
             config.CACHE_DIR = saved
+
+
+@host
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` as a piece of its callers, whose store keeps it."""
+    return numba.njit(nogil=True, error_model="numpy", fastmath=False, forceinline=True)(function)
 
 
 @host

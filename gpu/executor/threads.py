@@ -1,12 +1,9 @@
-"""Threads that run one compiled function together: a pool, a barrier, and a counter that deals out work.
+"""Threads that run one compiled function together.
 
-The threads are Python's own, inside functions that hold no lock of the interpreter; no threading layer of Numba
-is used (its workqueue aborts when two threads enter it, OpenMP fights with BLAS over the cores). All run the same
-function on the same arguments and part ways by their number; ``barrier`` joins them between phases, and
-``next_task`` hands out the tasks of a phase to whoever is free. Which thread does a task never changes its result.
+They are Python's own, inside functions that hold no lock of the interpreter. No threading layer of Numba is used: its
+workqueue aborts when two threads enter it, and OpenMP fights with BLAS over the cores.
 """
 
-import platform
 import queue
 import threading
 import weakref
@@ -14,89 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+import numpy as np
 
-from .jit import jit
+from .memory import aligned
+from .team import CANCEL, COUNTERS, TEAM
 
-__all__ = ["Pool", "barrier", "next_task"]
-
-_SPINS = 4000  # about 50 us of waiting before a thread offers its core to others
-
-_VOID, _I32, _I64 = ir.VoidType(), ir.IntType(32), ir.IntType(64)
-_PAUSE = {"x86_64": ("llvm.x86.sse2.pause", ()), "AMD64": ("llvm.x86.sse2.pause", ()),
-          "aarch64": ("llvm.aarch64.hint", (1,)), "arm64": ("llvm.aarch64.hint", (1,))}
-
-
-@intrinsic
-def _fetch_add(context, address, amount):
-    """Add to the int64 at ``address`` as one step that no thread can split, and return what it held."""
-
-    def generate(context, builder, signature, values):
-        pointer = builder.inttoptr(values[0], _I64.as_pointer())
-        return builder.atomic_rmw("add", pointer, values[1], "acq_rel")
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def _peek(context, address):
-    """Read the int64 at ``address``, and see all that was written before it was."""
-
-    def generate(context, builder, signature, values):
-        pointer = builder.inttoptr(values[0], _I64.as_pointer())
-        return builder.load_atomic(pointer, "acquire", 8)
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic
-def _pause(context):
-    """Tell the core that this is a waiting loop."""
-
-    def generate(context, builder, signature, values):
-        name, arguments = _PAUSE.get(platform.machine(), ("", ()))
-        if name:
-            kind = ir.FunctionType(_VOID, [_I32] * len(arguments))
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [_I32(a) for a in arguments])
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@intrinsic
-def _yield_core(context):
-    """Let another thread run on this core."""
-
-    def generate(context, builder, signature, values):
-        kind = ir.FunctionType(_I32, [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@jit
-def barrier(arrivals, expected):
-    """Wait until the counter at the address ``arrivals`` has been raised ``expected`` times.
-
-    The counter only grows: the n-th barrier of a region of W threads expects n W, so none has to be reset between.
-    """
-    _fetch_add(arrivals, 1)
-    spins = 0
-    while _peek(arrivals) < expected:
-        spins += 1
-        if spins < _SPINS:
-            _pause()
-        else:
-            _yield_core()
-
-
-@jit
-def next_task(counter, amount):
-    """Return the first of the next ``amount`` tasks of the phase whose counter is at that address."""
-    return _fetch_add(counter, amount)
+__all__ = ["Pool"]
 
 
 def _serve(jobs: "queue.SimpleQueue[Any]") -> None:
@@ -126,10 +46,19 @@ def _nothing(worker: int, workers: int) -> None:
 
 
 class Pool:
-    """A team of ``size`` threads."""
+    """A team of ``size`` threads for regions of at most ``phases`` phases, each with ``scratch`` bytes of its own.
 
-    def __init__(self, size: int) -> None:
+    ``teams`` holds the threads' records of TEAM; ``close`` ends the threads, and so does the end of the pool's life.
+    """
+
+    def __init__(self, size: int, phases: int, scratch: int) -> None:
         self.size = size
+        self._counters = aligned(8 * (COUNTERS + phases)).view(np.int64)
+        self._scratch = [aligned(scratch) for _ in range(size)]
+        self.teams = aligned(TEAM.itemsize * size).view(TEAM)
+        self.teams["worker"], self.teams["workers"] = range(size), size
+        self.teams["sync"] = self._counters.ctypes.data
+        self.teams["scratch"] = [memory.ctypes.data for memory in self._scratch]
         self._queues: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(size)]
         threads = [threading.Thread(target=_serve, args=(jobs,), name="cpu", daemon=True) for jobs in self._queues]
         for thread in threads:
@@ -140,15 +69,17 @@ class Pool:
         """Call ``function(worker, size, *arguments)`` on every thread, and return when all have returned.
 
         The function is compiled and raises nothing, and the caller lets one region run at a time.
-        A Ctrl-C is raised when the region has ended, since until then its buffers are in use.
+        On a Ctrl-C the threads hurry through the phases without their tasks, then the interrupt is raised.
         """
+        self._counters[:] = 0
         try:
-            self._run(function, arguments)
+            self._call(function, arguments)
         except KeyboardInterrupt:
+            self._counters[CANCEL] = 1
             self._settle()
             raise
 
-    def _run(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def _call(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         done: queue.SimpleQueue[None] = queue.SimpleQueue()
         _deal(self._queues, [(done, function, (worker, self.size, *arguments)) for worker in range(self.size)])
         for _ in self._queues:
@@ -158,6 +89,6 @@ class Pool:
         """Wait until every thread is idle: a thread takes its jobs in order, so one more job tells."""
         while True:
             try:
-                return self._run(_nothing, ())
+                return self._call(_nothing, ())
             except KeyboardInterrupt:
                 continue

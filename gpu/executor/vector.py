@@ -21,8 +21,8 @@ from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic, overload
 
 __all__ = [
-    "LANES", "fma", "fold_max", "fold_sum", "is_nan", "keep", "lanes", "less", "load", "load_part", "power_of_two",
-    "round_even", "select", "splat", "splat_at", "store", "store_part", "vmax", "vsqrt",
+    "LANES", "float_at", "fma", "fold_max", "fold_sum", "int_at", "is_nan", "keep", "lanes", "less", "load", "load_part",
+    "power_of_two", "put_float", "round_even", "select", "splat", "splat_at", "store", "store_part", "vmax", "vsqrt",
 ]
 
 LANES = 16
@@ -75,6 +75,24 @@ def _pointer(builder: Any, address: Any, kind: Any = _VECTOR) -> Any:
 def _below(builder: Any, count: Any) -> Any:
     """Return the mask of the lanes with an index less than ``count``."""
     return builder.icmp_signed("<", _INDEX, _broadcast(builder, builder.trunc(count, _I32)))
+
+
+@intrinsic
+def int_at(context, address):
+    """Return the int64 at ``address``."""
+    return _code(types.int64(types.int64), lambda b, a: b.load(_pointer(b, a, ir.IntType(64))))
+
+
+@intrinsic
+def float_at(context, address):
+    """Return the float32 at ``address``."""
+    return _code(types.float32(types.int64), lambda b, a: b.load(_pointer(b, a, _F32), align=4))
+
+
+@intrinsic
+def put_float(context, address, scalar):
+    """Write a float32 to ``address``."""
+    return _code(types.void(types.int64, types.float32), lambda b, a, x: b.store(x, _pointer(b, a, _F32), align=4) and None)
 
 
 @intrinsic
