@@ -73,24 +73,34 @@ def check_ids(ids: Sequence[int] | Array, spec: ModelSpec) -> Int[Array, " T"]:
     array = np.asarray(ids)
     require(array.ndim == 1 and array.size > 0, "C1", f"ids are a list of at least one, got shape {array.shape}")
     require(array.dtype.kind in "iu", "C2", f"ids are whole numbers, got {array.dtype}")
-    wrong = array[(array < 0) | (array >= spec.vocab_size)]
-    require(wrong.size == 0, "C2", f"id {wrong[:1]} is not in the vocabulary 0..{spec.vocab_size - 1}")
+    wrong = array[(array < 0) | (array >= spec.vocab_size)].tolist()
+    require(not wrong, "C2", f"id {wrong[:1]} is not in the vocabulary 0..{spec.vocab_size - 1}")
     longest = spec.max_positions if spec.rope is None else array.size
     require(array.size <= longest, "C3", f"{array.size} ids exceed the {longest} learned positions")
     return array.astype(np.int64)
 
 
 @host
-def prompt_ids(prompt: Prompt, tokenizer: Tokenizer | None) -> list[int]:
-    """Turn a prompt into ids: text as it is, behind the first token that its model expects; messages by the template."""
-    ids = [part for part in prompt if isinstance(part, int | np.integer)]
-    if not isinstance(prompt, str) and len(ids) == len(prompt):
-        return [int(part) for part in ids]
+def prompt_ids(
+    prompt: Prompt, tokenizer: Tokenizer | None, *, system: str | None = None, raw: bool = True
+) -> list[int]:
+    """Turn a prompt into ids.
+
+    Messages go through the chat template. Text stays as it is, behind the first token that its model expects;
+    unless ``raw`` it is a user's message, if there is a template.
+    """
+    templated = tokenizer is not None and tokenizer.chat_template is not None
+    if isinstance(prompt, str) and templated and not raw:
+        first = [] if system is None else [{"role": "system", "content": system}]
+        prompt, system = [*first, {"role": "user", "content": prompt}], None
+    if system is not None:
+        raise UsageError("a system message needs text, a model with a chat template, and not raw")
+    messages = [] if isinstance(prompt, str) else [part for part in prompt if isinstance(part, Mapping)]
+    if not isinstance(prompt, str) and not messages:
+        return [token for token in prompt if not isinstance(token, Mapping)]
     if tokenizer is None:
         raise UsageError("this model has no tokenizer: give it token ids")
-    if isinstance(prompt, str):
-        return tokenizer.prompt_ids(prompt)
-    return chat_ids(tokenizer, [part for part in prompt if isinstance(part, Mapping)])
+    return tokenizer.prompt_ids(prompt) if isinstance(prompt, str) else chat_ids(tokenizer, messages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +117,9 @@ class Model:
         """The most tokens that ``generate`` lets a sequence have."""
         return self.spec.max_positions
 
-    def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Turn text, ids or messages into ids."""
-        return prompt_ids(prompt, self.tokenizer)
+    def prompt_ids(self, prompt: Prompt, *, system: str | None = None, raw: bool = True) -> list[int]:
+        """Turn text, ids or messages into ids; text is a user's message unless ``raw``."""
+        return prompt_ids(prompt, self.tokenizer, system=system, raw=raw)
 
     def hidden_states(self, ids: Sequence[int] | Array) -> list[Float[Array, "T D"]]:
         """Return L + 1 arrays: the embeddings, then the output of every layer, the last after the final norm."""
@@ -149,13 +159,7 @@ class Model:
         Text is a user's message where there is a chat template, unless ``raw``. ``sampling`` takes the keywords of
         ``sampling_chain`` (temperature, top_k ...), ``chain`` any other order of steps.
         """
-        template = self.tokenizer.chat_template if self.tokenizer else None
-        if isinstance(prompt, str) and template and not raw:
-            first = [] if system is None else [{"role": "system", "content": system}]
-            prompt = [*first, {"role": "user", "content": prompt}]
-        elif system is not None:
-            raise UsageError("a system message needs text, a model with a chat template, and not raw")
-        ids = self.prompt_ids(prompt)
+        ids = self.prompt_ids(prompt, system=system, raw=raw)
         room = self.context if max_tokens is None else min(self.context, len(ids) + max_tokens)
         return generate(
             self.sequence(room), check_ids(ids, self.spec).tolist(), context=self.context, max_tokens=max_tokens,

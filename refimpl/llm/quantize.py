@@ -1,6 +1,7 @@
 """Quantised weights read, multiplied with int8 activations, and carried from file to model."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -146,7 +147,7 @@ class Tensor:
         require(self.format not in FORMATS, "C3", f"blocks of {self.format} cannot be transposed")
         return Tensor(self.format, self.shape[::-1], self.data.T)
 
-    def read(self, dtype: type[np.floating] = np.float32) -> Array:
+    def read(self, dtype: Any = np.float32) -> Array:
         """Return the numbers as an array of ``dtype``; a plain tensor of that dtype is not copied."""
         if self.format in FORMATS:
             rows = self.data.reshape(-1, self.data.shape[-1])

@@ -68,7 +68,7 @@ def check_keys(config: Mapping[str, Any], known: Iterable[str], where: str = "co
 
 
 @host
-def number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
+def number(config: Mapping[str, Any], key: str, default: int | float | None = None) -> int | float:
     """Read a finite number; an absent or null key takes the default, which a required key does not have."""
     value = default if config.get(key) is None else config[key]
     if value is None:

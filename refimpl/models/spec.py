@@ -15,7 +15,7 @@ class RopeSpec:
     theta: float = 10000.0
     interleaved: bool = False
     scaling: str = "none"  # none, linear, dynamic, yarn, llama3, longrope
-    params: tuple[tuple[str, float | bool | tuple[float, ...]], ...] = ()  # keywords of rope_frequencies
+    params: tuple[tuple[str, int | float | bool | tuple[float, ...]], ...] = ()  # keywords of rope_frequencies
 
     @property
     def follows_length(self) -> bool:

@@ -28,7 +28,7 @@ def name_weights(
     """Rename, split and check the tensors of a file.
 
     ``table`` maps a tensor of the file to the weights whose rows it stacks, by their names with blanks between;
-    ``{i}`` stands for every layer. Names may come with the prefix or without it. Tensors whose names end in one of
+    ``{i}`` stands for every layer. The prefix may be absent from the file. Tensors whose names end in one of
     ``transposed`` are stored [in, out].
     """
     shapes, weights, used = weight_shapes(spec), dict[str, Tensor](), set[str]()
@@ -36,7 +36,8 @@ def name_weights(
         wanted = [target for target in targets if target in shapes]
         if not wanted:
             continue
-        name = name if name in tensors else prefix + name
+        bare = name.removeprefix(prefix)
+        name = bare if name not in tensors and bare in tensors else name
         turned = name.endswith(transposed)
         expected = _stacked(shapes, wanted)[:: -1 if turned else 1]
         tensor = _checked(tensors, name, expected)

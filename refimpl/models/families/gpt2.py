@@ -19,13 +19,13 @@ _KEYS = frozenset((
 ))  # fmt: skip
 
 _TENSORS = {
-    "wte.weight": "embedding",
-    "wpe.weight": "position_embedding",
-    "ln_f.weight": "final_norm.gain",
-    "ln_f.bias": "final_norm.bias",
+    "transformer.wte.weight": "embedding",
+    "transformer.wpe.weight": "position_embedding",
+    "transformer.ln_f.weight": "final_norm.gain",
+    "transformer.ln_f.bias": "final_norm.bias",
     "lm_head.weight": "lm_head",
 } | {
-    f"h.{{i}}.{module}.{kind}": " ".join(f"layers.{{i}}.{name}" for name in names.split())
+    f"transformer.h.{{i}}.{module}.{kind}": " ".join(f"layers.{{i}}.{name}" for name in names.split())
     for module, weight, bias in (
         ("ln_1", "attention_norm.gain", "attention_norm.bias"),
         ("attn.c_attn", "w_q w_k w_v", "b_q b_k b_v"),

@@ -33,15 +33,15 @@ KEYS = frozenset((
 """The keys that every family of this kind reads."""
 
 TENSORS = {
-    "embed_tokens.weight": "embedding",
-    "norm.weight": "final_norm.gain",
+    "model.embed_tokens.weight": "embedding",
+    "model.norm.weight": "final_norm.gain",
     "lm_head.weight": "lm_head",
-    "layers.{i}.input_layernorm.weight": "layers.{i}.attention_norm.gain",
-    "layers.{i}.post_attention_layernorm.weight": "layers.{i}.mlp_norm.gain",
-    "layers.{i}.self_attn.q_norm.weight": "layers.{i}.q_norm.gain",
-    "layers.{i}.self_attn.k_norm.weight": "layers.{i}.k_norm.gain",
+    "model.layers.{i}.input_layernorm.weight": "layers.{i}.attention_norm.gain",
+    "model.layers.{i}.post_attention_layernorm.weight": "layers.{i}.mlp_norm.gain",
+    "model.layers.{i}.self_attn.q_norm.weight": "layers.{i}.q_norm.gain",
+    "model.layers.{i}.self_attn.k_norm.weight": "layers.{i}.k_norm.gain",
 } | {
-    f"layers.{{i}}.{module}_proj.{kind}": f"layers.{{i}}.{letter}_{module.split('.')[1]}"
+    f"model.layers.{{i}}.{module}_proj.{kind}": f"layers.{{i}}.{letter}_{module.split('.')[1]}"
     for module in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
     for kind, letter in (("weight", "w"), ("bias", "b"))
 }

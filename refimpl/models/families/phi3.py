@@ -15,10 +15,10 @@ __all__ = ["MODEL_TYPES", "spec", "weights"]
 MODEL_TYPES = ("phi3",)
 
 _TENSORS = {name: targets for name, targets in llama.TENSORS.items() if "_proj" not in name} | {
-    "layers.{i}.self_attn.qkv_proj.weight": "layers.{i}.w_q layers.{i}.w_k layers.{i}.w_v",
-    "layers.{i}.self_attn.o_proj.weight": "layers.{i}.w_o",
-    "layers.{i}.mlp.gate_up_proj.weight": "layers.{i}.w_gate layers.{i}.w_up",
-    "layers.{i}.mlp.down_proj.weight": "layers.{i}.w_down",
+    "model.layers.{i}.self_attn.qkv_proj.weight": "layers.{i}.w_q layers.{i}.w_k layers.{i}.w_v",
+    "model.layers.{i}.self_attn.o_proj.weight": "layers.{i}.w_o",
+    "model.layers.{i}.mlp.gate_up_proj.weight": "layers.{i}.w_gate layers.{i}.w_up",
+    "model.layers.{i}.mlp.down_proj.weight": "layers.{i}.w_down",
 }
 
 

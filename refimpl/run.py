@@ -1,0 +1,182 @@
+"""python -m refimpl.run [PROMPT ...] -m MODEL: slow, plain generation by the specification itself.
+
+Text goes to standard output as it is made. Exit codes: 0, done; 2, it cannot be done as asked; 130, Ctrl-C.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from refimpl import __version__
+from refimpl.contract import CheckpointError, ContractError, UsageError, host
+
+__all__ = ["Run", "main"]
+
+_HUGE = 2**31 - 1
+_TIMINGS = ("load_s", "ttft_s", "prompt_s", "decode_s")
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaint is one exception, and so one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _between(convert: Callable[[str], float], low: float, high: float) -> Callable[[str], float]:
+    """Return a converter to a number from low to high."""
+
+    def read(text: str) -> float:
+        try:
+            value = convert(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"expected a number from {low:g} to {high:g}, got {text}")
+        return value
+
+    return read
+
+
+_SAMPLING = {
+    "temperature": (_between(float, 0, 100), 0.0, "0 takes the likeliest token"),
+    "top_k": (_between(int, 0, _HUGE), 0, "draw among the K likeliest tokens; 0: all"),
+    "top_p": (_between(float, 0, 1), 1.0, "draw among the likeliest tokens that hold this mass"),
+    "min_p": (_between(float, 0, 1), 0.0, "draw among tokens at least this fraction as likely as the likeliest"),
+    "repeat_penalty": (_between(float, 1e-3, 1e3), 1.0, "1: off"),
+    "presence_penalty": (_between(float, -100, 100), 0.0, "0: off"),
+    "frequency_penalty": (_between(float, -100, 100), 0.0, "0: off"),
+}
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="python -m refimpl.run", description=__doc__, allow_abbrev=False)
+    parser.add_argument("words", nargs="*", metavar="PROMPT", help="words of the prompt; none or -: standard input")
+    parser.add_argument("-m", "--model", default="smollm2", help="a folder, a .gguf file, org/name, smollm2 (default)")
+    parser.add_argument("--system", metavar="TEXT", help="the system message")
+    parser.add_argument("--raw", action="store_true", help="give the model the prompt as it is, without template")
+    parser.add_argument("-n", "--max-tokens", type=_between(int, 1, _HUGE), default=256, metavar="N")
+    for name, (convert, default, meaning) in _SAMPLING.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=convert, default=default, metavar="X", help=meaning)
+    parser.add_argument("-s", "--seed", type=_between(int, 0, 2**64 - 1), default=0, metavar="N")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on where the model would end")
+    parser.add_argument("--dtype", choices=("float32", "float64", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--offline", action="store_true", help="never ask the network")
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+    parser.add_argument("--version", action="version", version=f"refimpl {__version__}")
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    options = parser.parse_intermixed_args([_spell(argument) for argument in argv[:end]])
+    options.words += argv[end + 1 :]
+    return options
+
+
+def _spell(argument: str) -> str:
+    """Write a long flag with hyphens; its value stays."""
+    flag, equals, value = argument.partition("=")
+    return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
+
+
+def _prompt(words: list[str]) -> str:
+    text = " ".join(words)
+    if text in ("", "-"):
+        if sys.stdin is None or (not words and sys.stdin.isatty()):
+            raise UsageError("no prompt: give PROMPT, or text on standard input")
+        try:
+            text = sys.stdin.read().removesuffix("\n")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read standard input: {error}") from None
+    if not text:
+        raise UsageError("the prompt is empty")
+    return text
+
+
+@dataclass
+class Run:
+    """One answer as it grows, and how long it took."""
+
+    prompt_ids: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    stop: str = "interrupt"  # until the model says otherwise
+    timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TIMINGS, 0.0))
+
+    def record(self) -> dict[str, Any]:
+        """Return the answer as JSON shall show it."""
+        usage = {"prompt_tokens": len(self.prompt_ids), "completion_tokens": len(self.ids)}
+        return {
+            "prompt_ids": self.prompt_ids, "ids": self.ids, "text": self.text, "stop": self.stop, "usage": usage,
+            "timings": {name: round(seconds, 6) for name, seconds in self.timings.items()},
+        }  # fmt: skip
+
+
+def _generate(options: argparse.Namespace, run: Run) -> None:
+    """Load the model and let it answer; the run holds what there is, whenever this ends."""
+    from refimpl.model import load  # tokenizers and templates: a slip in the flags need not wait for them
+
+    prompt, start = _prompt(options.words), time.perf_counter()
+    model = load(options.model, options.dtype, options.offline)
+    asked = time.perf_counter()
+    run.timings["load_s"] = asked - start
+    run.prompt_ids = model.prompt_ids(prompt, system=options.system, raw=options.raw)
+    tokens = model.generate(
+        run.prompt_ids, max_tokens=options.max_tokens, stop=options.stop, seed=options.seed,
+        ignore_eos=options.ignore_eos, **{name: getattr(options, name) for name in _SAMPLING},
+    )  # fmt: skip
+    first = None
+    for token in tokens:
+        now = time.perf_counter()
+        first = first or now
+        run.ids.append(token.id)
+        run.text += token.text
+        run.stop = token.stop or run.stop
+        run.timings |= {"ttft_s": first - asked, "prompt_s": first - asked, "decode_s": now - first}
+        if options.output == "text":
+            print(token.text, end="", flush=True)
+
+
+def _answer(argv: Sequence[str]) -> int:
+    options, run, code = _parse(argv), Run(), 0
+    if sys.stdout is None:
+        raise UsageError("standard output is closed")
+    try:
+        _generate(options, run)
+    except KeyboardInterrupt:
+        code = 130
+    print(json.dumps(run.record()) if options.output == "json" else "", flush=True)
+    return code
+
+
+def _fail(message: str) -> int:
+    if sys.stderr is not None:
+        print("refimpl.run: error:", " ".join(message.split())[:500], file=sys.stderr)
+    return 2
+
+
+@host
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    try:
+        return _answer(sys.argv[1:] if argv is None else argv)
+    except SystemExit as leave:  # --help, --version
+        return int(leave.code or 0)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has seen enough; Python's own flush at exit shall not complain either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except (UsageError, CheckpointError, ContractError) as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    except MemoryError:
+        return _fail("there is not enough memory for this model")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

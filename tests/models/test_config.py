@@ -1,0 +1,167 @@
+"""A config.json is read in both spellings, and whatever might change the model is read or refused by name."""
+
+from typing import Any
+
+import pytest
+
+from refimpl.contract import CheckpointError
+from refimpl.models.families import SUPPORTED, read_spec
+from tests.models.tiny import CONFIGS, GPT2, LLAMA, PHI3_FACTORS
+
+BASIC = {"rope_theta": 500.0, "partial_rotary_factor": 0.5}
+SCALINGS = {
+    "none": {"type": "default"},
+    "linear": {"type": "linear", "factor": 4.0},
+    "dynamic": {"type": "dynamic", "factor": 2.0},
+    "yarn": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 3.0},
+    "llama3": {
+        "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    "longrope": {
+        "type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_both_spellings_say_the_same(kind: str):
+    classic = LLAMA | BASIC | {"rope_scaling": SCALINGS[kind], "torch_dtype": "float16"}
+    parameters = {("rope_type" if key == "type" else key): value for key, value in SCALINGS[kind].items()} | BASIC
+    version_5 = LLAMA | {"rope_parameters": parameters, "dtype": "float16", "pretraining_tp": 1}
+    spec = read_spec(classic)
+    assert spec == read_spec(version_5)
+    assert spec.rope is not None
+    assert (spec.rope.scaling, spec.rope.theta, spec.rope.dim) == (kind, 500.0, 2)
+
+
+def test_lengths_that_a_scaling_implies():
+    def read(**more: Any):
+        return read_spec(LLAMA | more)
+
+    assert read(rope_scaling=SCALINGS["dynamic"]).max_positions == 128
+    assert read(rope_scaling=SCALINGS["yarn"]).max_positions == 64
+    assert read(rope_scaling=SCALINGS["yarn"] | {"factor": 8.0}).max_positions == 128
+    phi3 = read(model_type="phi3", original_max_position_embeddings=16, rope_scaling=PHI3_FACTORS)
+    assert phi3.rope is not None
+    assert dict(phi3.rope.params)["factor"] == 4.0
+    assert phi3.max_positions == 64
+
+
+def test_old_name_of_longrope():
+    renamed = LLAMA | {"model_type": "phi3", "rope_scaling": PHI3_FACTORS | {"type": "su"}}
+    assert read_spec(renamed) == read_spec(renamed | {"rope_scaling": PHI3_FACTORS})
+
+
+@pytest.mark.parametrize(
+    ("more", "windows"),
+    [
+        ({"model_type": "mistral", "sliding_window": 3}, (3, 3)),
+        ({"model_type": "mistral", "sliding_window": None}, (None, None)),
+        ({"model_type": "mistral"}, (4096, 4096)),
+        ({"model_type": "qwen2", "sliding_window": 3, "use_sliding_window": False}, (None, None)),
+        ({"model_type": "qwen2", "sliding_window": 3, "use_sliding_window": True, "max_window_layers": 1}, (None, 3)),
+        ({"model_type": "qwen2", "sliding_window": 3, "use_sliding_window": True, "max_window_layers": 0}, (3, 3)),
+        (
+            {
+                "model_type": "qwen3", "sliding_window": 3, "use_sliding_window": True,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            (3, None),
+        ),
+        ({"model_type": "phi3", "sliding_window": 5}, (5, 5)),
+        ({}, (None, None)),
+    ],
+)  # fmt: skip
+def test_windows_per_layer(more: dict[str, Any], windows: tuple[int | None, ...]):
+    assert read_spec(LLAMA | more).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("silu", "silu"), ("gelu", "gelu_erf"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh"),
+     ("quick_gelu", "gelu_quick"), ("relu", "relu")],
+)  # fmt: skip
+def test_names_of_activations(name: str, ours: str):
+    assert read_spec(LLAMA | {"hidden_act": name}).activation == ours
+    assert read_spec(GPT2 | {"activation_function": name}).activation == ours
+
+
+def test_defaults_of_the_families():
+    gpt2 = read_spec(GPT2)
+    assert (gpt2.activation, gpt2.ffn_size, gpt2.tied_embeddings, gpt2.rope) == ("gelu_tanh", 48, True, None)
+    assert not read_spec(LLAMA).tied_embeddings
+    without = {key: value for key, value in LLAMA.items() if key not in ("head_dim", "rms_norm_eps")}
+    assert read_spec(without | {"model_type": "qwen3"}).head_dim == 128
+    assert read_spec(without | {"model_type": "phi3", "hidden_size": 16}).norm_eps == 1e-5
+    assert read_spec(without | {"hidden_size": 16}).norm_eps == 1e-6
+
+
+def test_ends_are_a_set():
+    assert read_spec(LLAMA | {"eos_token_id": [7, 2, 7]}).eos_ids == (2, 7)
+    assert read_spec(LLAMA | {"eos_token_id": None}).eos_ids == ()
+    assert read_spec(LLAMA | {"bos_token_id": 5}).bos_id == 5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_unset_keys_are_harmless(name: str):
+    more = {"logit_scale": None, "use_mup": False, "adapters": [], "notes": ""}
+    assert read_spec(CONFIGS[name] | more) == read_spec(CONFIGS[name])
+
+
+REFUSED = [
+    ("logit_scale", {"logit_scale": 0.5}),
+    ("attention_multiplier", {"attention_multiplier": 0}),
+    ("quantised by 'gptq'", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+    ("rope type 'ntk'", {"rope_scaling": {"type": "ntk", "factor": 2.0}}),
+    ("mrope_section", {"rope_scaling": {"type": "default", "mrope_section": [1, 1]}}),
+    ("factor' is missing", {"rope_scaling": {"type": "linear"}}),
+    ("factor of rope_scaling must be positive", {"rope_scaling": {"type": "linear", "factor": -1.0}}),
+    ("low_freq_factor", {"rope_scaling": {"type": "llama3", "factor": 2.0, "original_max_position_embeddings": 8}}),
+    ("must list 2 factors", {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}),
+    ("must be an object", {"rope_scaling": "linear"}),
+    ("cannot rotate 1 of 4", {"partial_rotary_factor": 0.25}),
+    ("cannot rotate 4 of 4", {"rope_theta": 0.5}),
+    ("hidden_act 'mish'", {"hidden_act": "mish"}),
+    ("3 key/value heads do not divide 4", {"num_key_value_heads": 3}),
+    ("4 heads do not divide", {"head_dim": None, "hidden_size": 13}),
+    ("hidden_size must be a number", {"hidden_size": "12"}),
+    ("hidden_size must be an integer", {"hidden_size": -12}),
+    ("hidden_size must be a number", {"hidden_size": True}),
+    ("num_hidden_layers must be an integer", {"num_hidden_layers": 10**9}),
+    ("rms_norm_eps must be a number", {"rms_norm_eps": float("nan")}),
+    ("attention_bias must be true or false", {"attention_bias": "yes"}),
+    ("'vocab_size' is missing", {"vocab_size": None}),
+    ("a token id must be an integer", {"eos_token_id": ["</s>"]}),
+    ("sliding_window", {"sliding_window": 8}),
+    ("layer_types must hold 2", {"model_type": "mistral", "sliding_window": 8, "layer_types": ["full_attention"]}),
+    (
+        "sliding_window is not set",
+        {"model_type": "mistral", "sliding_window": None, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "more"), REFUSED, ids=[str(row) for row in range(len(REFUSED))])
+def test_what_is_refused_is_named(message: str, more: dict[str, Any]):
+    with pytest.raises(CheckpointError) as refusal:
+        read_spec(LLAMA | more)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_gpt2_refuses():
+    for message, more in [
+        ("scale_attn_weights", {"scale_attn_weights": False}),
+        ("scale_attn_by_inverse_layer_idx", {"scale_attn_by_inverse_layer_idx": True}),
+        ("5 heads do not divide n_embd 12", {"n_head": 5}),
+    ]:
+        with pytest.raises(CheckpointError, match=message):
+            read_spec(GPT2 | more)
+
+
+@pytest.mark.parametrize("kind", [None, "rwkv", 3])
+def test_unknown_architecture_lists_the_known(kind: Any):
+    with pytest.raises(CheckpointError) as refusal:
+        read_spec({"model_type": kind})
+    assert all(name in str(refusal.value) for name in SUPPORTED)
