@@ -12,7 +12,7 @@
     expected  the results, in float64 (or as integers) on the inputs as they are stored
     dtype     the dtype of each result
     compare   "float", by the rule of tolerance.py, or "exact"
-    terms     how many terms the longest sum behind one result has
+    terms     n of the tolerance: the terms of the longest sum behind a result, times the square of what amplifies it
     derive    optional: the second derivation that makes ``expected`` again (derive/)
     rejects   the planted wrong implementations that the case must reject (planted/)
     row, choice   optional: the row of the conventions that it pins, and the choice there

@@ -9,9 +9,9 @@ from golden.derive import attention as derive
 from golden.values import Array
 
 __all__ = [
-    "base_2", "blind_row_mean", "blind_row_nan", "cap_after_mask", "heads_tiled", "hidden_by_zero",
-    "mask_from_first_key", "mask_scaled", "mask_shared_by_heads", "no_mask", "ring_forgets", "scale_missing",
-    "scale_of_v", "window_plus_one",
+    "base_2", "blind_row_mean", "blind_row_nan", "cap_after_mask", "default_scale", "heads_tiled", "hidden_by_zero",
+    "mask_from_first_key", "mask_ignored", "mask_scaled", "mask_shared_by_heads", "masked_row_mean", "no_mask",
+    "ring_forgets", "scale_missing", "scale_of_v", "scores_unshifted", "window_plus_one",
 ]  # fmt: skip
 
 
@@ -42,6 +42,13 @@ def cap_after_mask(q: Array, k: Array, v: Array, *, softcap: float, **rest: Any)
     scores = np.einsum("tnh,snh->nts", q, k) / math.sqrt(q.shape[-1])
     capped = softcap * np.tanh(np.where(seen, scores, -np.inf) / softcap)
     weights = np.exp(capped - capped.max(-1, keepdims=True))
+    return np.einsum("nts,snh->tnh", weights / weights.sum(-1, keepdims=True), v)
+
+
+def scores_unshifted(q: Array, k: Array, v: Array) -> Array:
+    """exp of the scores as they are."""
+    scores = np.einsum("tnh,snh->nts", q, k) / math.sqrt(q.shape[-1])
+    weights = np.exp(np.where(np.tri(len(q), len(k), len(k) - len(q), dtype=bool), scores, -np.inf))
     return np.einsum("nts,snh->tnh", weights / weights.sum(-1, keepdims=True), v)
 
 
@@ -99,3 +106,20 @@ def hidden_by_zero(q: Array, k: Array, v: Array, **rest: Any) -> Any:
     """Hidden keys get the weight 0 and are multiplied all the same: NaN in a slot that nobody wrote comes through."""
     clean = derive.attention(q, np.nan_to_num(k), np.nan_to_num(v), **rest)
     return clean + 0 * np.repeat(v, q.shape[1] // v.shape[1], axis=1).sum(0)
+
+
+def default_scale(q: Array, k: Array, v: Array, *, scale: float, **rest: Any) -> Any:
+    """The scale is not read: 1/sqrt(H) for everyone."""
+    return derive.attention(q, k, v, **rest)
+
+
+def mask_ignored(q: Array, k: Array, v: Array, *, mask: Array, **rest: Any) -> Any:
+    """Only the causal mask counts."""
+    return derive.attention(q, k, v, **rest)
+
+
+def masked_row_mean(q: Array, k: Array, v: Array, *, mask: Array, **rest: Any) -> Any:
+    """A row that its mask empties gets the mean of v."""
+    o = derive.attention(q, k, v, mask=mask, **rest)
+    o[~mask.any(-1)] = np.repeat(v, q.shape[1] // v.shape[1], axis=1).mean(0)
+    return o

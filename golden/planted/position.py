@@ -9,8 +9,9 @@ from golden.derive import position as derive
 from golden.values import Array
 
 __all__ = [
-    "StaysStretched", "factor_applied_twice", "factor_ignored", "factor_squared", "long_factor_never", "other_pairs",
-    "positions_in_bfloat16", "ramp_truncated", "rotates_trailing", "turns_backwards", "unscaled",
+    "StaysStretched", "factor_applied_twice", "factor_ignored", "factor_squared", "llama3_hard",
+    "long_factor_never", "other_pairs", "positions_in_bfloat16", "ramp_truncated", "rotates_trailing",
+    "theta_ignored", "turns_backwards", "unscaled",
 ]  # fmt: skip
 
 
@@ -76,3 +77,15 @@ def ramp_truncated(dim: int, theta: float = 10000.0, **params: Any) -> tuple[Arr
 def long_factor_never(dim: int, theta: float = 10000.0, **params: Any) -> tuple[Array, float]:
     """The short factors serve long sequences too."""
     return derive.rope_frequencies(dim, theta, **params | {"long_factor": params["short_factor"]})
+
+
+def theta_ignored(dim: int, theta: float = 10000.0, **params: Any) -> tuple[Array, float]:
+    """The base is 10000 for everyone."""
+    return derive.rope_frequencies(dim, **params)
+
+
+def llama3_hard(dim: int, theta: float = 10000.0, **params: Any) -> tuple[Array, float]:
+    """No mixture between the frequencies that stay and those that are divided."""
+    inv_freq, factor = derive.rope_frequencies(dim, theta, **params)
+    plain, _ = derive.rope_frequencies(dim, theta)
+    return np.where(inv_freq < plain, plain / params["factor"], plain), factor

@@ -9,10 +9,12 @@ from golden.derive.activation import softmax
 from golden.values import Array
 
 __all__ = [
-    "best_is_last", "bias_replaces", "counts_all", "counts_once", "cut_by_value", "cuts_on_one_distribution",
-    "divides_always", "divides_by_zero", "draw_counts_from_above", "draw_may_stop_at_zero", "mass_above",
-    "mass_crossing_dropped", "min_p_absolute", "output_only", "repeats_compound", "temperature_first",
-    "temperature_inverted", "temperature_last", "ties_kept",
+    "best_is_last", "bias_replaces", "counts_all", "counts_once", "cut_by_value", "cut_tokens_return",
+    "cuts_on_one_distribution", "divides_always", "divides_by_zero", "draw_counts_from_above", "draw_last_if_none",
+    "draw_may_stop_at_zero", "k_always_first", "k_wraps", "k_zero_is_one", "mass_above", "mass_crossing_dropped",
+    "mass_in_float32", "min_p_absolute", "output_only", "presence_over_prompt", "repeats_compound",
+    "sample_ignores_chain", "sample_overflows", "temperature_first", "temperature_inverted", "temperature_last",
+    "ties_kept",
 ]  # fmt: skip
 
 
@@ -122,3 +124,60 @@ def cuts_on_one_distribution(logits: Array, prompt_ids: Any, output_ids: Any, ch
 def output_only(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
     """The repetition penalty forgets the prompt."""
     return derive.apply_chain(logits, (), output_ids, chain)
+
+
+def mass_in_float32(logits: Array, p: float) -> Array:
+    """The mass summed in float32 reaches 1 before the last tokens."""
+    order = np.argsort(-logits, kind="stable")
+    mass = np.cumsum(softmax(logits)[order].astype(np.float32), dtype=np.float32)
+    return derive._keep(logits, order[: int(np.searchsorted(mass, min(p, mass[-1]))) + 1])
+
+
+def k_wraps(logits: Array, k: int) -> Array:
+    """k is taken modulo the vocabulary."""
+    return derive.top_k(logits, k % len(logits))
+
+
+def cut_tokens_return(logits: Array, k: int) -> Array:
+    """Tokens cut before are made up for, with a finite logit."""
+    return derive.top_k(np.nan_to_num(logits, neginf=-1e30), k)
+
+
+def k_zero_is_one(logits: Array, k: int) -> Array:
+    """k = 0 keeps the best alone."""
+    return derive.top_k(logits, max(k, 1))
+
+
+def sample_overflows(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any, u: float) -> int:
+    """Logits over T in float16: several are inf, their softmax NaN, and the search runs to an end."""
+    scaled = logits
+    for _, t in chain:
+        scaled = divides_by_zero(scaled, t)
+    weights = np.exp(scaled - scaled.max())
+    return int(np.searchsorted(np.cumsum(weights / weights.sum()), u, side="right")) % len(logits)
+
+
+def sample_ignores_chain(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any, u: float) -> int:
+    """Draws from the whole distribution."""
+    return derive.draw(softmax(logits), u)
+
+
+def k_always_first(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """The cuts have one fixed order: k before p."""
+    moved = sorted(chain, key=lambda step: step[0] != "top_k")
+    return derive.apply_chain(logits, prompt_ids, output_ids, moved)
+
+
+def presence_over_prompt(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """The presence penalty counts the prompt too."""
+    for step in chain:
+        said = [*prompt_ids, *output_ids]
+        logits = derive.apply_chain(logits, prompt_ids, said, (step,))
+    return logits
+
+
+def draw_last_if_none(probs: Array, u: float) -> int:
+    """The last token where the search finds none in float32: its probability may be 0."""
+    running = np.cumsum(probs, dtype=np.float32)
+    above = np.flatnonzero(running > np.float32(np.nextafter(np.float32(1), np.float32(2)) * u))
+    return int(above[0]) if len(above) else len(probs) - 1

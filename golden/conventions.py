@@ -1,0 +1,147 @@
+"""Where implementations disagree, what is chosen here, and who follows which.
+
+Rows keep their numbers; a row appears when an operation that it concerns does. Each choice is ours (the default, or a
+keyword or a chain away) or is not offered; the cases that pin ours also reject the others, planted.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from golden.case import Case
+
+__all__ = ["ROWS", "Choice", "Row", "markdown"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    name: str
+    followers: str
+    here: str  # "default", how to ask for it, or "no"
+
+
+@dataclass(frozen=True)
+class Row:
+    number: int
+    question: str
+    choices: tuple[Choice, ...]
+
+
+def _row(number: int, question: str, *choices: tuple[str, str, str]) -> Row:
+    return Row(number, question, tuple(Choice(*choice) for choice in choices))
+
+
+ROWS = (
+    _row(
+        1, "Which tokens does top-p keep at the boundary?",
+        ("smallest set", "Hugging Face, vLLM, llama.cpp, mlx-lm: the token that crosses p stays", "default"),
+        ("mass ranked above <= p", "Meta, Mistral, SGLang (torch)", "no"),
+    ),
+    _row(
+        2, "In which order do the samplers act?",
+        ("temperature first (HF)", "Hugging Face: penalties, T, top-k, top-p, min-p", "default"),
+        ("temperature last, as a chain", "llama.cpp", "a chain is data: any order"),
+        ("top-k, then top-p of what is left", "Hugging Face, vLLM", "default"),
+        ("top-p, then top-k, as a chain", "", "a chain is data: any order"),
+    ),
+    _row(
+        3, "What is temperature 0?",
+        ("argmax", "Hugging Face, vLLM below 1e-5, llama.cpp; no division, and a tiny T does not overflow", "default"),
+        ("a refusal, or a division by zero", "some engines", "no"),
+    ),
+    _row(
+        4, "Where does the causal mask start when T is not S?",
+        ("bottom-right", "flash-attention from 2.1, FlashInfer, MLX, ONNX with a cache: s <= t + S - T", "default"),
+        ("top-left", "PyTorch is_causal", "a mask"),
+    ),
+    _row(
+        5, "What does a query get that sees no key?",
+        ("zero", "PyTorch SDPA, flash-attention, ONNX, MLX; its log-sum-exp is -inf", "default"),
+        ("NaN", "the plain softmax of -inf", "no"),
+        ("mean of v", "a finite sentinel such as -1e30", "no"),
+    ),
+    _row(
+        6, "To which base is the log-sum-exp?",
+        ("natural", "flash-attention", "default"),
+        ("base 2", "FlashInfer", "no"),
+    ),
+    _row(
+        7, "Which GELU?",
+        ("erf", "BERT, torch's default", "gelu_erf"),
+        ("tanh", "GPT-2, Gemma, T5 v1.1", "gelu_tanh"),
+        ("sigmoid(1.702 x)", "CLIP, gpt-oss", "gelu_quick"),
+    ),
+    _row(
+        8, "How does RMSNorm round, and where do gain and eps act?",
+        ("float32 inside", "gpt-oss, FlashInfer: one cast, at the end. Hugging Face casts before the gain", "default"),
+        ("gain_offset=1", "Gemma, Qwen3-Next: times 1 + gain", "keyword gain_offset"),
+        ("eps inside the root", "all of these", "default"),
+    ),
+    _row(
+        10, "Which values does RoPE pair?",
+        ("halves", "Hugging Face, flash-attention, gpt-oss: i with i + R", "default"),
+        ("interleaved", "Meta, DeepSeek MLA, llama files in GGUF: 2i with 2i + 1", "interleaved=True"),
+        ("tables in float32 or wider", "bfloat16 rounds position 15962 to 15936", "default"),
+    ),
+    _row(
+        11, "What do partial and scaled RoPE change?",
+        ("leading dimensions", "Phi, Qwen3-Next; DeepSeek-V4 turns the trailing ones", "default"),
+        ("linear", "as the checkpoint's config says", 'scaling="linear"'),
+        ("dynamic", "each call stands alone", 'scaling="dynamic"'),
+        ("YaRN", "a given attention_factor is final; it acts on cosine and sine", 'scaling="yarn"'),
+        ("llama3", "as the checkpoint's config says", 'scaling="llama3"'),
+        ("longrope", "as the checkpoint's config says", 'scaling="longrope"'),
+    ),
+    _row(
+        12, "How many keys does a window of W hold?",
+        ("W keys, self included", "Hugging Face, gpt-oss, vLLM, llama.cpp", "default"),
+        ("W keys to the left, and self", "flash-attention, FlashInfer, ONNX", "window=W + 1"),
+    ),
+    _row(
+        13, "Does the soft cap act before or after the mask?",
+        ("before the mask", "flash-attention, ONNX", "default"),
+        ("after the mask", "a fault: hidden keys leak, visibly at cap 1, hardly at cap 50", "no"),
+    ),
+    _row(
+        14, "Which key head does query head n read?",
+        ("n // G", "Hugging Face, flash-attention: repeat", "default"),
+        ("n % K", "tile", "no"),
+    ),
+    _row(
+        15, "By what are attention scores scaled?",
+        ("1/sqrt(head_dim)", "most models; the width of q and k, not of v", "default"),
+        ("keyword", "none in T5, query_pre_attn_scalar in Gemma", "scale=..."),
+    ),
+    _row(
+        17, "How many tokens does top-k keep when values tie?",
+        ("exactly k, lower index first", "llama.cpp, ONNX", "default"),
+        ("all that reach the k-th value", "Hugging Face, vLLM", "no"),
+    ),
+    _row(
+        18, "How is a token drawn?",
+        ("inverse CDF, noise as argument", "llama.cpp; u = 0 never picks a probability of 0", "default"),
+        ("Philox 4x32-10", "keyed by (seed, request, position), so no draw depends on its neighbours", "uniform"),
+        ("exponential race", "vLLM, gpt-fast: the same law, other tokens", "no"),
+    ),
+    _row(
+        19, "What do penalties do?",
+        ("as HF", "repetition: divide positive logits, multiply negative ones, over prompt and output", "default"),
+        ("presence and frequency as OpenAI", "subtract, over the output", "default"),
+    ),
+)  # fmt: skip
+
+
+def markdown(cases: Iterable[Case]) -> str:
+    """Return the page of conventions, each choice with the cases that pin it."""
+    pinned: dict[tuple[int | None, str | None], list[str]] = {}
+    for case in cases:
+        pinned.setdefault((case.row, case.choice), []).append(f"`{case.id}`")
+    lines = [
+        "# Where implementations disagree, and what is chosen here", "",
+        "Generated by `make docs` from golden/conventions.py. Every case also rejects another choice, planted.",
+    ]  # fmt: skip
+    for row in ROWS:
+        lines += ["", f"## {row.number}. {row.question}", "", "| choice | who | here | cases |", "|---|---|---|---|"]
+        for choice in row.choices:
+            ids = ", ".join(pinned.get((row.number, choice.name), [])) or "rejected, planted"
+            lines.append(f"| {choice.name} | {choice.followers} | {choice.here} | {ids} |")
+    return "\n".join(lines) + "\n"

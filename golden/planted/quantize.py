@@ -1,0 +1,39 @@
+"""Faults of block formats: which bits belong together, and whose scale is whose."""
+
+import numpy as np
+
+from golden.derive import quantize
+from golden.values import Array
+
+__all__ = ["block_neighbour", "int8_truncated", "minimum_forgotten", "nibbles_side_by_side", "x_not_quantised"]
+
+
+def nibbles_side_by_side(blocks: Array, name: str) -> Array:
+    """Nibbles side by side instead of low halves first: elements 2j and 2j + 1 of a byte."""
+    w = quantize.dequantize(blocks, name)
+    run = 16 if name in ("q4_0", "q4_1", "q5_0", "q5_1") else 32
+    return w.reshape(len(w), -1, 2, run).swapaxes(-1, -2).reshape(w.shape)
+
+
+def block_neighbour(blocks: Array, name: str) -> Array:
+    """Each group takes the scale of its neighbour: elements move by 16."""
+    return np.roll(quantize.dequantize(blocks, name), 16, axis=1)
+
+
+def minimum_forgotten(blocks: Array, name: str) -> Array:
+    """The minimum of a block is not added: codes start at zero."""
+    w = quantize.dequantize(blocks, name)
+    group = 16 if name == "q2_k" else 32
+    groups = w.reshape(len(w), -1, group)
+    return (groups - groups.min(-1, keepdims=True)).reshape(w.shape)
+
+
+def x_not_quantised(x: Array, blocks: Array, name: str) -> Array:
+    """The activations stay floats."""
+    return x @ quantize.dequantize(blocks, name).T
+
+
+def int8_truncated(x: Array) -> tuple[Array, Array]:
+    """Codes are cut off, not rounded to the nearest, ties to even."""
+    _, scales = quantize.quantize_int8(x)
+    return np.trunc(x / np.repeat(scales, 32, axis=1)), scales

@@ -1,0 +1,88 @@
+"""The cases themselves: each has a source, accepts a right implementation and rejects a wrong one."""
+
+import numpy as np
+import pytest
+
+from golden.adapters import operations_of
+from golden.case import Case, read_cases, vector_files
+from golden.conventions import ROWS, markdown
+from golden.derive import DERIVATIONS
+from golden.make import make_file
+from golden.planted import PLANTED, as_operation
+from golden.verify import run_case, verify
+from tests.mirror.tree import ROOT, modules, public_functions, roles
+
+CASES = read_cases()
+BESIDE_ARRAYS = {"cache_append", "transformer_block"}  # they take a cache or a model, which laws and whole models judge
+
+
+def each_case(test):
+    return pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)(test)
+
+
+def in_float64(function):
+    def wide(value):
+        is_float = isinstance(value, np.ndarray) and value.dtype.kind not in "iub"
+        return value.astype(np.float64) if is_float else value
+
+    return lambda **arguments: function(**{name: wide(value) for name, value in arguments.items()})
+
+
+@each_case
+def test_refimpl_passes(case: Case):
+    outcome = run_case(case, operations_of("refimpl").get(case.op))
+    assert outcome.status == "pass", outcome.reason
+
+
+@each_case
+def test_second_derivation_passes(case: Case):
+    derived = as_operation(in_float64(DERIVATIONS[case.derive or case.op]), case)
+    outcome = run_case(case, derived)
+    assert outcome.status == "pass", outcome.reason
+
+
+@each_case
+def test_planted_fault_is_rejected(case: Case):
+    assert case.rejects, "a case that rejects nothing judges nothing"
+    outcomes = {name: run_case(case, as_operation(PLANTED[name], case)) for name in case.rejects}
+    assert {name: outcome.status for name, outcome in outcomes.items()} == dict.fromkeys(case.rejects, "fail")
+
+
+def test_every_planted_fault_is_named_by_a_case():
+    assert set(PLANTED) == {name for case in CASES for name in case.rejects}
+
+
+def test_every_operation_has_cases():
+    ops = {f.node.name for module in modules("refimpl") for f in public_functions(module) if roles(f.node) == ["op"]}
+    assert ops - BESIDE_ARRAYS - {case.op for case in CASES} == set()
+
+
+@each_case
+def test_source_is_named_and_is_not_the_judged(case: Case):
+    assert case.source and "refimpl" not in case.source and case.corner
+    assert case.id.startswith(f"{case.op}.")
+
+
+def test_ids_are_unique():
+    assert len({case.id for case in CASES}) == len(CASES)
+
+
+def test_conventions_are_pinned_by_cases():
+    offered = {(row.number, choice.name) for row in ROWS for choice in row.choices if choice.here != "no"}
+    pinned = {(case.row, case.choice) for case in CASES if case.row}
+    assert pinned - offered == set(), "a case pins a choice that no row has"
+    unpinned = {(4, "top-left"), (12, "W keys to the left, and self")}  # asked for by a mask, or by another window
+    assert offered - pinned == unpinned
+
+
+def test_page_of_conventions_is_current():
+    assert (ROOT / "docs" / "conventions.md").read_text(encoding="utf-8") == markdown(CASES), "run make docs"
+
+
+@pytest.mark.parametrize("path", vector_files(), ids=lambda path: path.name)
+def test_vectors_come_out_the_same_again(path):
+    assert make_file(path, write=False) == []
+
+
+def test_missing_operations_are_said():
+    assert {outcome.status for outcome in verify(CASES[:3], {})} == {"missing"}
