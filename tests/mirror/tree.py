@@ -7,11 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeGuard
 
-__all__ = ["ROLES", "ROOT", "Function", "Module", "code_lines", "imports", "modules", "public_functions", "roles"]
+__all__ = [
+    "ROLES", "ROOT", "Function", "Module", "code_lines", "imports", "is_compiled", "modules", "public_functions", "roles",
+]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
 ROLES = ("op", "host", "composed", "kernel")
+COMPILED = ("jit", "inlined", "intrinsic")
+
+
+def _is_all(node: ast.stmt) -> TypeGuard[Any]:
+    return isinstance(node, ast.Assign | ast.AnnAssign) and ast.unparse(node).startswith("__all__")
 
 
 @dataclass(frozen=True)
@@ -27,13 +35,10 @@ class Module:
 
     @property
     def has_code(self) -> bool:
-        return any(not isinstance(node, ast.Expr) for node in self.tree.body)
+        return any(not isinstance(node, ast.Expr) and not _is_all(node) for node in self.tree.body)
 
     def all_names(self) -> list[str] | None:
-        for node in self.tree.body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                return list(ast.literal_eval(node.value))
-        return None
+        return next((list(ast.literal_eval(node.value)) for node in self.tree.body if _is_all(node)), None)
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ def modules(folder: str) -> tuple[Module, ...]:
         name = ".".join(parts[:-1] if is_package else parts)
         found.append(Module(name, path, ast.parse(path.read_text(encoding="utf-8")), is_package))
     return tuple(found)
+
+
+def is_compiled(node: ast.FunctionDef) -> bool:
+    """Tell whether Numba compiles a function into the kernels that call it: it is a part of them and has no role."""
+    return any(name.split("(")[0] in COMPILED for name in map(ast.unparse, node.decorator_list))
 
 
 def roles(node: ast.FunctionDef) -> list[str]:
