@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpu.executor.lanes import (
-    Value, fma, load_bfloats, load_floats, load_halves, load_words, loop, splat, to_float,
+    Value, fma, load_bfloats, load_floats, load_halves, load_words, loop, to_float,
 )  # fmt: skip
 from gpu.executor.pack import FORMATS
 
@@ -102,7 +102,7 @@ def _scales_q3_k(block: Value, g: Value) -> Scales:
 def _scales_q4_k(block: Value, g: Value) -> Scales:
     """Groups 0-3 keep six bits in a byte of their own; groups 4-7 keep four in ``rest`` and two above those six."""
     d, m, rest = (_byte(block + 32 * place, g % 4) for place in (4, 8, 12))
-    upper = splat(g // 4) * -1  # all bits in groups 4-7
+    upper = g // 4 * -1  # all bits in groups 4-7
     d, m = (
         ((six & 63) & (upper ^ -1)) | (((four & 15) | (six >> 6) << 4) & upper)
         for six, four in ((d, rest), (m, rest >> 4))

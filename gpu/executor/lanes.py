@@ -19,7 +19,7 @@ from numba.core.registry import cpu_target
 
 __all__ = [
     "ROWS", "Value", "Variable", "dot4", "emit", "fma", "has", "load_bfloats", "load_floats", "load_halves",
-    "load_words", "loop", "splat", "store", "to_float", "when",
+    "load_words", "loop", "splat", "store", "to_float", "when", "zeros",
 ]  # fmt: skip
 
 ROWS = 32
@@ -198,6 +198,11 @@ def splat(scalar: Value, lanes: int = ROWS) -> Value:
     empty = ir.Constant(_vector(kind, lanes), ir.Undefined)
     first = builder.insert_element(empty, scalar.value, _I32(0))
     return Value(builder, builder.shuffle_vector(first, empty, ir.Constant(_vector(_I32, lanes), [0] * lanes)))
+
+
+def zeros(near: Value, integer: bool = False) -> Value:
+    """Return 32 zeros, float32 or int32, in the code that ``near`` belongs to."""
+    return Value(near.builder, ir.Constant(_vector(_I32 if integer else _F32, ROWS), [0] * ROWS))
 
 
 def to_float(x: Value) -> Value:

@@ -9,11 +9,12 @@ a stretch of columns of a tile into a panel float32 [columns, 32] once and carry
 at a time (``_advance``); sums wait in scratch between stretches. The chain is the same either way, so the bits are.
 """
 
+import numba
 from numba.extending import intrinsic
 
 from gpu.executor.decode import columns_of
 from gpu.executor.jit import jit
-from gpu.executor.lanes import ROWS, Value, Variable, emit, fma, has, load_floats, loop, splat, store, when
+from gpu.executor.lanes import ROWS, Value, Variable, emit, fma, has, load_floats, loop, store, when, zeros
 from gpu.executor.pack import FORMATS
 
 __all__ = ["SCRATCH_BYTES", "embedding_row", "linear_rows"]
@@ -30,11 +31,13 @@ _SIXTEEN_LANES = has("avx512f")  # 32 registers of 16 lanes hold 12 tokens x 32 
 _PASS = ROWS if _SIXTEEN_LANES else ROWS // 2
 _MOST, _MORE = (12, 8) if _SIXTEEN_LANES else (6, 6)
 
+inlined = numba.njit(nogil=True, error_model="numpy", forceinline=True)
+
 
 def _write_dot(form: Value, tile: Value, width: Value, x: Value, sums: Value) -> None:
     for code, name in enumerate(FORMATS):
         with when(form, code):
-            total = Variable(splat(load_floats(x, 0)) * 0.0)
+            total = Variable(zeros(x))
             for k, weights in columns_of(name, tile, width):
                 for j, w in enumerate(weights):
                     total.set(fma(w, load_floats(x + k * 4 + 4 * j, 0), total.get()))
@@ -82,5 +85,116 @@ def _advance(context, tokens, sums, x, stride, panel, columns):
     return emit(_write_advance, (tokens, sums, x, stride, panel, columns))
 
 
-def _write_finish(sums: Value, y: Value, bias: Value) -> None:
-    store(y, load_floats(sums) + load_floats(bias))
+@intrinsic
+def _clear(context, sums):
+    """Set 32 sums to 0."""
+    return emit(lambda sums: store(sums, zeros(sums)), (sums,))
+
+
+@intrinsic(prefer_literal=True)
+def _put(context, lanes, source, target):
+    """Copy float32 numbers: 32, or one where ``lanes`` is 0."""
+    return emit(lambda lanes, source, target: store(target, load_floats(source, lanes)), (lanes, source, target))
+
+
+@intrinsic(prefer_literal=True)
+def _put_sum(context, lanes, left, right, target):
+    """Write sums of float32 numbers: 32, or one where ``lanes`` is 0."""
+
+    def write(lanes: int, left: Value, right: Value, target: Value) -> None:
+        store(target, load_floats(left, lanes) + load_floats(right, lanes))
+
+    return emit(write, (lanes, left, right, target))
+
+
+@inlined
+def _tile_bytes(form, width):
+    """Return the bytes of a tile of that many columns."""
+    size, elements = _COLUMN_BYTES[form]
+    return width // elements * size
+
+
+@inlined
+def _advance_all(sums, x, stride, tokens, panel, columns):
+    """``_advance`` for any number of tokens."""
+    t = 0
+    while t + _MOST <= tokens:
+        _advance(_MOST, sums + 128 * t, x + t * stride, stride, panel, columns)
+        t += _MOST
+    if t + _MORE <= tokens:
+        _advance(_MORE, sums + 128 * t, x + t * stride, stride, panel, columns)
+        t += _MORE
+    if t + 4 <= tokens:
+        _advance(4, sums + 128 * t, x + t * stride, stride, panel, columns)
+        t += 4
+    if t + 2 <= tokens:
+        _advance(2, sums + 128 * t, x + t * stride, stride, panel, columns)
+        t += 2
+    if t < tokens:
+        _advance(1, sums + 128 * t, x + t * stride, stride, panel, columns)
+
+
+@inlined
+def _sum_tile(form, tile, width, x, stride, tokens, sums, panel):
+    """Leave the sums of a tile for up to _TOKENS tokens in ``sums``."""
+    if tokens == 1:
+        _dot_tile(form, tile, width, x, sums)
+        return
+    for i in range(tokens):
+        _clear(sums + 128 * i)
+    for first in range(0, width, _STRETCH):
+        columns = min(_STRETCH, width - first)
+        part = tile + _tile_bytes(form, first)
+        if form != _FLOAT32:
+            _unpack_tile(form, part, columns, panel)
+            part = panel
+        _advance_all(sums, x + 4 * first, stride, tokens, part, columns)
+
+
+@inlined
+def finish_tile(sums, first_row, rows, tokens, y, stride, bias):
+    """Add the bias to the sums of a tile and write them; rows that only fill the tile are left out."""
+    whole = first_row + ROWS <= rows
+    y += 4 * first_row
+    if bias:
+        bias += 4 * first_row
+    for t in range(tokens):
+        if whole and bias:
+            _put_sum(32, sums, bias, y)
+        elif whole:
+            _put(32, sums, y)
+        else:
+            for i in range(0, 4 * (rows - first_row), 4):
+                if bias:
+                    _put_sum(0, sums + i, bias + i, y + i)
+                else:
+                    _put(0, sums + i, y + i)
+        sums += 128
+        y += stride
+
+
+@jit
+def linear_rows(form, packed, width, rows, begin, end, x, x_stride, tokens, y, y_stride, bias, scratch):
+    """Write y[:, 32 begin : 32 end] = x w^T + b.
+
+    form: code of the format; packed: address of the tiles of w [rows, width]; begin, end: tiles of this call;
+    x float32 [tokens, width] and y float32 [tokens, rows]: addresses and bytes between rows; bias: address or 0;
+    scratch: address of SCRATCH_BYTES bytes. Strides that are multiples of 4096 bytes make cache lines collide.
+    """
+    size, sums = _tile_bytes(form, width), scratch + _PANEL_BYTES
+    for first in range(0, tokens, _TOKENS):
+        count = min(_TOKENS, tokens - first)
+        for tile in range(begin, end):
+            _sum_tile(form, packed + tile * size, width, x + first * x_stride, x_stride, count, sums, scratch)
+            finish_tile(sums, ROWS * tile, rows, count, y + first * y_stride, y_stride, bias)
+
+
+@jit
+def embedding_row(form, packed, width, row, out, scratch):
+    """Write row ``row`` of the packed matrix to float32 ``out``, through scratch of SCRATCH_BYTES."""
+    tile = packed + row // ROWS * _tile_bytes(form, width)
+    for first in range(0, width, _STRETCH):
+        columns = min(_STRETCH, width - first)
+        _unpack_tile(form, tile + _tile_bytes(form, first), columns, scratch)
+        for k in range(columns):
+            _put(0, scratch + 128 * k + 4 * (row % ROWS), out + 4 * (first + k))

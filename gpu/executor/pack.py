@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu.executor.jit import jit
-from gpu.executor.lanes import ROWS, load_word, store_word
+from gpu.executor.lanes import ROWS
 from refimpl.contract import Array, host, require
 from refimpl.llm.quantize import Tensor
 
