@@ -12,7 +12,7 @@ from refimpl.contract import host
 from refimpl.models.spec import ModelSpec
 
 __all__ = [
-    "Limits", "Part", "activation_bytes", "attention_pairs", "cache_bytes_per_token", "cache_bytes_read", "fit_line",
+    "Limits", "Part", "attention_pairs", "cache_bytes_per_token", "cache_bytes_read", "fit_line",
     "head_name", "matrix_parts", "phase_parts", "total", "weight_bytes", "weight_bytes_read",
 ]
 
@@ -102,17 +102,6 @@ def cache_bytes_read(spec: ModelSpec, queries: int, start: int, itemsize: int = 
     token = cache_bytes_per_token(spec, itemsize) // spec.num_layers
     keys = start + queries
     return token * sum(keys if window is None else min(keys, window + queries - 1) for window in spec.windows)
-
-
-@host
-def activation_bytes(spec: ModelSpec, queries: int) -> int:
-    """Return the float32 bytes that a pass holds at once.
-
-    Math: 4 (T (3 D + (2 N + 2 K) H + 2 F) + V): the stream, its norm and its update; q and what attention made of
-    it; k and v; gate and up; the logits of the last token.
-    """
-    heads = 2 * (spec.num_heads + spec.num_kv_heads) * spec.head_dim
-    return 4 * (queries * (3 * spec.hidden_size + heads + 2 * spec.ffn_size) + spec.vocab_size)
 
 
 @host

@@ -40,14 +40,15 @@ def _load(options: argparse.Namespace) -> Any:
 
 def _explain(options: argparse.Namespace, output: Output) -> int:
     """Print what one prompt costs, instead of an answer."""
-    from gpu.cli.answering import prepare
-    from gpu.cli.explanation import explanation
+    from gpu.cli.answering import announce_compilation, prepare
+    from gpu.cli.explanation import explanation  # and with it Numba, so that ``before`` counts it
     from gpu.machine import machine, resident_memory
 
     prompts = read_prompts(options)
     limits, before = machine(again=True), resident_memory()
     model, answer = _load(options), Answer()
     prepare(answer, prompts[0], options, model)
+    announce_compilation()
     tokens = min(options.max_tokens or 256, model.context - len(answer.prompt_ids))
     lines = explanation(model, len(answer.prompt_ids), tokens, limits, before)
     output.stream.write("\n".join(lines) + "\n")
@@ -56,7 +57,7 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
 
 def _answer(options: argparse.Namespace, output: Output) -> int:
     """Answer the prompts of the flags; whatever happens, what was made is written."""
-    from gpu.cli.answering import ask, generate_settings, prepare, say
+    from gpu.cli.answering import ask, generate_settings, prepare, say, spell_logprobs
 
     prompts = read_prompts(options)
     answers, start, load_s, code = [Answer() for _ in prompts], time.perf_counter(), 0.0, 0
@@ -71,17 +72,17 @@ def _answer(options: argparse.Namespace, output: Output) -> int:
     except KeyboardInterrupt:
         code = 130
     output.finish(answers, load_s, all_done=True)
+    if output.form == "text":
+        say(*(line for answer in answers for line in spell_logprobs(answer)))
     if model is not None and options.stats:
         from gpu.cli.stats import statistics
 
-        for line in statistics(model, answers, load_s):
-            say(line)
+        say(*statistics(model, answers, load_s))
     if model is not None and options.verify and code == 0:
         from gpu.verify import verify
 
         same, lines = verify(model, answers[0], options, generate_settings(options, model))
-        for line in lines:
-            say(line)
+        say(*lines)
         code = 0 if same else 1
     return code
 

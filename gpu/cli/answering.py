@@ -11,16 +11,19 @@ from gpu.cli.output import Answer, Output
 from gpu.cli.prompts import Prompt, shape_prompt
 from refimpl.contract import UsageError, host
 
-__all__ = ["ask", "check_sampling", "generate_settings", "load_model", "prepare", "say"]
+__all__ = [
+    "announce_compilation", "ask", "check_sampling", "generate_settings", "load_model", "prepare", "say",
+    "spell_logprobs",
+]
 
 _USUAL_TOKENS = 256
 
 
 @host
-def say(line: str) -> None:
-    """Write a line to standard error, if there is one."""
-    if sys.stderr is not None:
-        print(line, file=sys.stderr, flush=True)
+def say(*lines: str) -> None:
+    """Write lines to standard error, if there is one."""
+    if sys.stderr is not None and lines:
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 @host
@@ -35,8 +38,19 @@ def load_model(options: argparse.Namespace) -> Any:
 
 
 @host
+def announce_compilation() -> None:
+    """Say so if the first step will be slow because its kernels have never run on this machine."""
+    from gpu.executor.cpu import first_step_compiles
+
+    if first_step_compiles():
+        say("compiling the kernels for this machine: once, for about half a minute ...")
+
+
+@host
 def check_sampling(options: argparse.Namespace, model: Any) -> None:
-    """Refuse what this model cannot do: a longer answer than its context, a bias for a token it has not."""
+    """Refuse what this model cannot do: more context or tokens than it takes, a bias for a token it has not."""
+    if options.ctx_size is not None and options.ctx_size > model.spec.max_positions:
+        raise UsageError(f"--ctx-size {options.ctx_size} exceeds the {model.spec.max_positions} tokens of this model")
     if options.max_tokens is not None and options.max_tokens > model.context:
         raise UsageError(f"--max-tokens {options.max_tokens} exceeds the context of {model.context} tokens")
     beyond = [token for token in options.logit_bias if token >= model.spec.vocab_size]
@@ -91,10 +105,22 @@ def _likely(token: Any, tokenizer: Any, count: int) -> dict[str, Any]:
 
 
 @host
+def spell_logprobs(answer: Answer) -> list[str]:
+    """Return a line for each token of an answer: its log-probability, and the likeliest ones."""
+    return [
+        f"{entry['id']:6} {entry['logprob']:9.4f} {entry['token']!r}"
+        + "".join(f"  {top['token']!r} {top['logprob']:.4f}" for top in entry["top"])
+        for entry in answer.logprobs
+    ]
+
+
+@host
 def ask(model: Any, answers: Sequence[Answer], options: argparse.Namespace, output: Output, load_s: float) -> None:
     """Run prepared prompts to their ends, writing text as it is made; Ctrl-C leaves what is there and is passed on."""
+    settings = generate_settings(options, model)
+    announce_compilation()
     with brake() as hand:
-        for number, token in _tokens(model, answers, generate_settings(options, model)):
+        for number, token in _tokens(model, answers, settings):
             hand.armed = True
             answers[number].take(token, time.perf_counter())
             if options.logprobs is not None:

@@ -56,15 +56,13 @@ class Chat:
         """Say what the last answer took."""
         from gpu.cli.stats import statistics
 
-        for line in statistics(self.model, [self.answer], self.load_s) if self.answer else ["nothing was answered yet"]:
-            say(line)
+        say(*(statistics(self.model, [self.answer], self.load_s) if self.answer else ["nothing was answered yet"]))
 
     def change(self, name: str, value: str) -> None:
         """Change a setting, or show them all."""
         name = name.lstrip("-").replace("-", "_")
         if not name:
-            for known in SAMPLING:
-                say(f"{known} {getattr(self.options, known)}")
+            say(*(f"{known} {getattr(self.options, known)}" for known in SAMPLING))
             return
         fitting = [known for known in SAMPLING if known.startswith(name)]
         if len(fitting) != 1:

@@ -7,10 +7,12 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+from gpu.executor.attention import PAGE
+from gpu.executor.cache import page_bytes
+from gpu.executor.cpu import memory_bytes
+from gpu.executor.plan import CHUNK
 from gpu.explain import (
     Part,
-    activation_bytes,
-    cache_bytes_per_token,
     cache_bytes_read,
     fit_line,
     phase_parts,
@@ -39,12 +41,15 @@ def explain_phase(title: str, parts: Sequence[Part], limits: Machine) -> list[st
 
 
 @host
-def explain_memory(model: Any, tokens: int, prompt: int, interpreter: int) -> list[str]:
-    """Return the memory formula with its numbers: weights + cache a token x tokens + activations + interpreter."""
-    weights, a_token = weight_bytes(model.weights), cache_bytes_per_token(model.spec)
-    work = activation_bytes(model.spec, min(prompt, model.chunk))
-    held = weights + a_token * tokens + work + interpreter
-    cache = f"cache {a_token * tokens / 1e6:.1f} ({a_token:,} B x {tokens} tokens)"
+def explain_memory(model: Any, tokens: int, interpreter: int) -> list[str]:
+    """Return the memory formula with its numbers: weights + cache a token x tokens + activations + interpreter.
+
+    The executor holds activations for a whole chunk of tokens, and its cache in whole pages.
+    """
+    weights, pages = weight_bytes(model.weights), -(-tokens // PAGE)
+    work = memory_bytes(model.spec, model.weights, 0) - weights
+    held = weights + pages * page_bytes(model.spec) + work + interpreter
+    cache = f"cache {pages * page_bytes(model.spec) / 1e6:.1f} ({page_bytes(model.spec) // PAGE:,} B x {tokens} tokens)"
     rest = f"activations {work / 1e6:.1f} + interpreter {interpreter / 1e6:.1f}"
     return [f"memory: weights {weights / 1e6:.1f} + {cache} + {rest} = {held / 1e6:.0f} MB"]
 
@@ -91,9 +96,9 @@ def explanation(model: Any, prompt: int, answer: int, limits: Machine, interpret
         f"weights: {elements / 1e6:.1f} M in {weight_bytes(weights) / 1e6:.1f} MB ({', '.join(formats)})",
         f"machine: {peak}; below {limits.ridge:.1f} FLOP a byte memory bounds, above it arithmetic",
         *explain_phase(
-            f"prefill: {prompt} tokens", phase_parts(spec, weights, prompt, chunk=model.chunk), limits,
+            f"prefill: {prompt} tokens", phase_parts(spec, weights, prompt, chunk=CHUNK), limits,
         ),
         *explain_phase(f"decode: 1 token after {end - 1}", phase_parts(spec, weights, 1, end - 1), limits),
-        *explain_memory(model, end, prompt, interpreter),
+        *explain_memory(model, end, interpreter),
         *explain_time(model, end - 1, limits),
     ]
