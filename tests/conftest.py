@@ -8,7 +8,8 @@ from jaxtyping import install_import_hook
 if any(name.split(".")[0] == "refimpl" for name in sys.modules):
     raise RuntimeError("refimpl was imported before the hook that checks its shapes")
 
-install_import_hook("refimpl", "beartype.beartype")
+# An int may stand for a float, as PEP 484 has it.
+install_import_hook("refimpl", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 settings.register_profile(
     "house",
