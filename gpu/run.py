@@ -61,13 +61,12 @@ def _answer(options: argparse.Namespace, output: Output) -> int:
 
     prompts = read_prompts(options)
     answers, start, load_s, code = [Answer() for _ in prompts], time.perf_counter(), 0.0, 0
-    output.live = output.live and len(prompts) == 1
     model = None
     try:
         model = _load(options)
         load_s = time.perf_counter() - start
-        for answer, prompt in zip(answers, prompts, strict=True):
-            prepare(answer, prompt, options, model)
+        for number, (answer, prompt) in enumerate(zip(answers, prompts, strict=True), 1):
+            prepare(answer, prompt, options, model, f"prompt {number}" if output.many else "the prompt")
         ask(model, answers, options, output, load_s)
     except KeyboardInterrupt:
         code = 130
@@ -92,7 +91,8 @@ def _run(argv: Sequence[str]) -> int:
     if options.stats is None:
         options.stats = sys.stderr is not None and sys.stderr.isatty()
     with open_output(options.out) as stream:
-        output = Output(stream, options.output, options.stream, options.logprobs is not None)
+        many = options.prompts is not None
+        output = Output(stream, options.output, options.stream and not many, options.logprobs is not None, many)
         if options.version:
             stream.write(_versions() + "\n")
             return 0

@@ -75,17 +75,18 @@ def generate_settings(options: argparse.Namespace, model: Any) -> dict[str, Any]
 
 
 @host
-def prepare(answer: Answer, prompt: Prompt, options: argparse.Namespace, model: Any) -> None:
+def prepare(
+    answer: Answer, prompt: Prompt, options: argparse.Namespace, model: Any, name: str = "the prompt"
+) -> None:
     """Turn a prompt into the ids that the model gets; they must leave room for an answer."""
     answer.asked = time.perf_counter()
     templated = not options.raw and model.tokenizer is not None and model.tokenizer.chat_template is not None
     answer.prompt_ids = model.prompt_ids(shape_prompt(prompt, options.system, templated))
     if not answer.prompt_ids:
-        raise UsageError("the prompt is empty")
-    if len(answer.prompt_ids) >= model.context:
-        raise UsageError(
-            f"the prompt has {len(answer.prompt_ids)} tokens; a context of {model.context} leaves no room for an answer"
-        )
+        raise UsageError(f"{name} is empty")
+    length = len(answer.prompt_ids)
+    if length >= model.context:
+        raise UsageError(f"{name} has {length} tokens: a context of {model.context} leaves no room for an answer")
 
 
 def _tokens(model: Any, answers: Sequence[Answer], settings: dict[str, Any]) -> Iterator[tuple[int, Any]]:

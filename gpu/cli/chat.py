@@ -132,6 +132,8 @@ def chat(model: Any, options: argparse.Namespace, output: Output, start: float) 
                 talk.reply(line, output)
             interrupted = False
         except EOFError:
+            if asked:
+                say("")
             return 0
         except (UsageError, ValueError) as error:
             say(f"gpu.run: {error}")

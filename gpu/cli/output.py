@@ -68,6 +68,7 @@ class Output:
     form: str = "text"
     live: bool = True
     logprobs: bool = False
+    many: bool = False  # prompts, so that JSON is a list
     written: int = 0  # answers that are out
 
     def show(self, text: str) -> None:
@@ -84,11 +85,11 @@ class Output:
             if self.form == "jsonl":
                 self._write_json(answer.record(load_s, self.logprobs))
             else:
-                gap = "\n" if len(answers) > 1 and self.written < len(answers) else ""
+                gap = "\n" if self.written < len(answers) else ""
                 self.stream.write(("" if self.live else answer.text) + "\n" + gap)
         if self.form == "json" and all_done:
             records = [answer.record(load_s, self.logprobs) for answer in answers]
-            self._write_json(records[0] if len(records) == 1 else records)
+            self._write_json(records if self.many else records[0])
         self.stream.flush()
 
     def _write_json(self, value: Any) -> None:

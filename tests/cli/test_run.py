@@ -72,6 +72,15 @@ def test_many_prompts_are_answered_as_each_alone(model: str, capsys: Capture, tm
     assert capsys.readouterr().out == "\n\n".join(a["text"] for a in alone) + "\n"
 
 
+def test_one_of_many_is_a_list_and_a_bad_one_is_named(model: str, capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text("hello\n")
+    assert len(_json(capsys, "-m", model, "-n", "1", "--prompts", str(path))) == 1
+    path.write_text("hello\n" + "long " * 99)
+    assert main(["-m", model, "-c", "64", "--prompts", str(path)]) == 2
+    assert "prompt 2 has" in capsys.readouterr().err
+
+
 def test_draws_follow_the_seed(model: str, capsys: Capture) -> None:
     argv = ["-m", model, "hello", "-n", "8", "--temp", "1.5", "--ignore-eos"]
     first, again, other = (_json(capsys, *argv, "-s", seed)["ids"] for seed in "112")
