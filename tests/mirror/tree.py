@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 __all__ = [
-    "ROLES", "ROOT", "Function", "Module", "code_lines", "imports", "is_compiled", "modules", "public_functions", "roles",
+    "ROLES", "ROOT", "Function", "Module", "code_lines", "imports", "is_compiled", "modules", "public_functions",
+    "roles",
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
@@ -100,20 +101,18 @@ def imports(module: Module) -> Iterator[tuple[str, str | None]]:
             yield from ((base, alias.name) for alias in node.names)
 
 
+@cache
+def _lines_with_code(source: str) -> frozenset[int]:
+    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    spans = [range(t.start[0], t.end[0] + 1) for t in tokens if t.type not in layout]
+    return frozenset(line for span in spans for line in span)
+
+
 def code_lines(node: ast.FunctionDef, source: str) -> int:
     """Count the lines of a function that hold code: no docstring, comment, decorator or blank line."""
-    lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    text = "\n".join(line[indent:] for line in lines) + "\n"
-    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    held = {
-        line
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in layout
-        for line in range(token.start[0], token.end[0] + 1)
-    }
+    held = _lines_with_code(source) & set(range(node.lineno, (node.end_lineno or 0) + 1))
     first = node.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        start, end = first.lineno - node.lineno + 1, (first.end_lineno or first.lineno) - node.lineno + 1
-        held -= set(range(start, end + 1))
+        held -= set(range(first.lineno, (first.end_lineno or 0) + 1))
     return len(held)
