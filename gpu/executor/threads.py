@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .memory import aligned
-from .team import CANCEL, COUNTERS, TEAM
+from .team import CANCEL, LINE, TEAM
 
 __all__ = ["Pool"]
 
@@ -53,11 +53,12 @@ class Pool:
 
     def __init__(self, size: int, phases: int, scratch: int) -> None:
         self.size = size
-        self._counters = aligned(8 * (COUNTERS + phases)).view(np.int64)
+        self._counters = aligned(8 * (LINE + LINE * size + phases)).view(np.int64)
         self._scratch = [aligned(scratch) for _ in range(size)]
-        self.teams = aligned(TEAM.itemsize * size).view(TEAM)
+        self.teams = np.zeros(size, TEAM)
         self.teams["worker"], self.teams["workers"] = range(size), size
-        self.teams["sync"] = self._counters.ctypes.data
+        self.teams["counters"] = self._counters.ctypes.data
+        self.teams["phase"] = self._counters.ctypes.data + 8 * LINE * (1 + np.arange(size))
         self.teams["scratch"] = [memory.ctypes.data for memory in self._scratch]
         self._queues: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(size)]
         threads = [threading.Thread(target=_serve, args=(jobs,), name="cpu", daemon=True) for jobs in self._queues]

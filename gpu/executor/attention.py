@@ -1,0 +1,249 @@
+"""Paged attention on the CPU: queries of one sequence and one key/value head against its pages of 16 tokens.
+
+A key page is stored transposed, [H, 16], so that the lanes of a score are keys; a value page is [16, V], so that the
+lanes of a sum are value dimensions. The arithmetic of a query is fixed by its position and window alone:
+
+* keys are taken in splits of 256 at absolute positions; within a split the scores of the visible keys get one
+  maximum, one exponential each, one sum of 16 partial sums, and the values are added key after key;
+* splits are merged in ascending order.
+
+So neither the number of queries at hand, nor the pages' places, nor which thread takes which split can move a bit.
+A key that a query may not see is left out of its sums (not multiplied by 0): garbage in unused slots is never read
+into a result.
+"""
+
+from .elementary import exp
+from .jit import inlined, jit
+from .vector import (
+    LANES, fma, fold_max, fold_sum, int_at, keep, load, load_part, splat, splat_at, store, store_part, vmax,
+)
+
+__all__ = ["PAGE", "SPLIT", "attend_split", "finish", "first_split", "fold", "gather_queries", "partial_floats"]
+
+PAGE = 16
+SPLIT = 256
+_ROW = 4 * SPLIT  # bytes of a row of scores
+_NEVER = float("-inf")
+
+
+@inlined
+def partial_floats(value_dim):
+    """Return the floats of one query's part: its sum of values, its maximum and its denominator in all lanes."""
+    return value_dim + 2 * LANES
+
+
+@jit
+def gather_queries(q, q_stride, count, group, head_dim, out):
+    """Copy ``group`` heads of ``count`` tokens to dense rows."""
+    width = group * head_dim
+    for query in range(count):
+        for i in range(0, width, LANES):
+            part = load_part(q + query * q_stride + 4 * i, width - i)
+            store_part(out + 4 * (query * width + i), part, width - i)
+
+
+@inlined
+def _scores_6(q, stride, keys, head_dim, out):
+    """Score six queries against a page."""
+    a = b = c = d = e = f = splat(0.0)
+    for h in range(head_dim):
+        k, x = load(keys + 64 * h), q + 4 * h
+        a = fma(splat_at(x), k, a)
+        b = fma(splat_at(x + stride), k, b)
+        c = fma(splat_at(x + 2 * stride), k, c)
+        d = fma(splat_at(x + 3 * stride), k, d)
+        e = fma(splat_at(x + 4 * stride), k, e)
+        f = fma(splat_at(x + 5 * stride), k, f)
+    store(out, a)
+    store(out + _ROW, b)
+    store(out + 2 * _ROW, c)
+    store(out + 3 * _ROW, d)
+    store(out + 4 * _ROW, e)
+    store(out + 5 * _ROW, f)
+
+
+@inlined
+def _scores_3(q, stride, keys, head_dim, out):
+    """Score three queries against a page."""
+    a = b = c = splat(0.0)
+    for h in range(head_dim):
+        k, x = load(keys + 64 * h), q + 4 * h
+        a = fma(splat_at(x), k, a)
+        b = fma(splat_at(x + stride), k, b)
+        c = fma(splat_at(x + 2 * stride), k, c)
+    store(out, a)
+    store(out + _ROW, b)
+    store(out + 2 * _ROW, c)
+
+
+@inlined
+def _scores_1(q, keys, head_dim, out):
+    """Score one query against a page."""
+    a = splat(0.0)
+    for h in range(head_dim):
+        a = fma(splat_at(q + 4 * h), load(keys + 64 * h), a)
+    store(out, a)
+
+
+@jit
+def _score_page(q, rows, keys, head_dim, out):
+    """Score every row of ``q`` against a page: each score is one chain over the head's dimensions."""
+    stride, row = 4 * head_dim, 0
+    while row + 6 <= rows:
+        _scores_6(q + row * stride, stride, keys, head_dim, out + row * _ROW)
+        row += 6
+    while row + 3 <= rows:
+        _scores_3(q + row * stride, stride, keys, head_dim, out + row * _ROW)
+        row += 3
+    while row < rows:
+        _scores_1(q + row * stride, keys, head_dim, out + row * _ROW)
+        row += 1
+
+
+@jit
+def _softmax_row(scores, first, last, scale, peak_at):
+    """Turn the scores first..last-1 of a row into exponentials; write their maximum and sum at ``peak_at``."""
+    peak = splat(_NEVER)
+    for i in range(first // LANES * LANES, last, LANES):
+        part = keep(load(scores + 4 * i) * splat(scale), first - i, last - i, splat(_NEVER))
+        store(scores + 4 * i, part)
+        peak = vmax(part, peak)
+    peak, total = splat(fold_max(peak)), splat(0.0)
+    for i in range(first // LANES * LANES, last, LANES):
+        part = exp(load(scores + 4 * i) - peak)
+        store(scores + 4 * i, part)
+        total = total + part
+    store(peak_at, peak)
+    store(peak_at + 64, splat(fold_sum(total)))
+
+
+@inlined
+def _sum_3(p, values, value_dim, count, out, stride):
+    """Add ``count`` values of a page to three rows of sums, 32 dimensions at a time."""
+    for v in range(0, 4 * value_dim, 128):
+        a, b, c = load(out + v), load(out + stride + v), load(out + 2 * stride + v)
+        d, e, f = load(out + v + 64), load(out + stride + v + 64), load(out + 2 * stride + v + 64)
+        for s in range(count):
+            x, y = load(values + 4 * s * value_dim + v), load(values + 4 * s * value_dim + v + 64)
+            w = splat_at(p + 4 * s)
+            a, d = fma(w, x, a), fma(w, y, d)
+            w = splat_at(p + _ROW + 4 * s)
+            b, e = fma(w, x, b), fma(w, y, e)
+            w = splat_at(p + 2 * _ROW + 4 * s)
+            c, f = fma(w, x, c), fma(w, y, f)
+        store(out + v, a)
+        store(out + stride + v, b)
+        store(out + 2 * stride + v, c)
+        store(out + v + 64, d)
+        store(out + stride + v + 64, e)
+        store(out + 2 * stride + v + 64, f)
+
+
+@inlined
+def _sum_1(p, values, value_dim, count, out):
+    """Add ``count`` values of a page to one row of sums."""
+    for v in range(0, 4 * value_dim, 128):
+        a, b = load(out + v), load(out + v + 64)
+        for s in range(count):
+            w = splat_at(p + 4 * s)
+            a = fma(w, load(values + 4 * s * value_dim + v), a)
+            b = fma(w, load(values + 4 * s * value_dim + v + 64), b)
+        store(out + v, a)
+        store(out + v + 64, b)
+
+
+@inlined
+def _first_visible(position, window, split):
+    """Return the first key of the split that a query there sees."""
+    return max(split * SPLIT, position + 1 - window)
+
+
+@inlined
+def _last_visible(position, split):
+    """Return the end of the keys of the split that a query there sees."""
+    return min((split + 1) * SPLIT, position + 1)
+
+
+@jit
+def _sum_page(page, split, positions, window, group, rows, scores, values, value_dim, out):
+    """Add a page's values to the rows, each over its own visible keys; three rows at once where they see the same."""
+    stride, start = 4 * partial_floats(value_dim), page * PAGE
+    row = 0
+    while row < rows:
+        position = positions[row // group]
+        first = max(_first_visible(position, window, split), start)
+        last = min(_last_visible(position, split), start + PAGE)
+        alike = row + 3 <= rows
+        if alike:
+            other = positions[(row + 2) // group]
+            alike = first == max(_first_visible(other, window, split), start) and last == min(
+                _last_visible(other, split), start + PAGE
+            )
+        p = scores + row * _ROW + 4 * (first - split * SPLIT)
+        v = values + 4 * (first - start) * value_dim
+        if alike:
+            _sum_3(p, v, value_dim, last - first, out + row * stride, stride)
+            row += 3
+        else:
+            _sum_1(p, v, value_dim, last - first, out + row * stride)
+            row += 1
+
+
+@jit
+def attend_split(q, positions, group, head_dim, value_dim, window, scale, table, offset, split, scores, out):
+    """Write the parts of one split: for each row the sum of its values, its maximum and its denominator.
+
+    ``q``       dense rows, ``group`` heads for each of the ascending ``positions`` of one sequence
+    ``table``   address of the sequence's page addresses; ``offset`` leads from a page to this layer's head in it
+    ``window``  keys seen, the query's own included
+    ``scores``  room for a row of 256 floats for each row of q
+    """
+    rows, stride = len(positions) * group, 4 * partial_floats(value_dim)
+    first = _first_visible(positions[0], window, split)
+    last = _last_visible(positions[-1], split)
+    for page in range(first // PAGE, (last + PAGE - 1) // PAGE):
+        keys = int_at(table + 8 * page) + offset
+        _score_page(q, rows, keys, head_dim, scores + 4 * (page * PAGE - split * SPLIT))
+    for row in range(rows):
+        position, part = positions[row // group], out + row * stride
+        for v in range(0, 4 * value_dim, 64):
+            store(part + v, splat(0.0))
+        begin = _first_visible(position, window, split) - split * SPLIT
+        end = _last_visible(position, split) - split * SPLIT
+        _softmax_row(scores + row * _ROW, begin, end, scale, part + 4 * value_dim)
+    for page in range(first // PAGE, (last + PAGE - 1) // PAGE):
+        values = int_at(table + 8 * page) + offset + 4 * PAGE * head_dim
+        _sum_page(page, split, positions, window, group, rows, scores, values, value_dim, out)
+
+
+@inlined
+def first_split(position, window):
+    """Return the first split of which a query sees anything."""
+    return max(0, position + 1 - window) // SPLIT
+
+
+@jit
+def fold(total, part, split, position, window, value_dim):
+    """Fold a split's part of a query into the total of the splits before it."""
+    if split < first_split(position, window) or split > position // SPLIT:
+        return
+    peak, weight = total + 4 * value_dim, part + 4 * value_dim
+    if split == first_split(position, window):
+        for v in range(0, 4 * partial_floats(value_dim), 64):
+            store(total + v, load(part + v))
+        return
+    m, n = load(peak), load(weight)
+    top = vmax(m, n)
+    a, b = exp(m - top), exp(n - top)
+    for v in range(0, 4 * value_dim, 64):
+        store(total + v, fma(load(part + v), b, load(total + v) * a))
+    store(peak, top)
+    store(peak + 64, fma(load(weight + 64), b, load(peak + 64) * a))
+
+
+@jit
+def finish(total, value_dim, head_dim, out):
+    """Divide a query's sum of values by its denominator."""
+    denominator = load(total + 4 * value_dim + 64)
+    for i in range(0, head_dim, LANES):
+        store_part(out + 4 * i, load(total + 4 * i) / denominator, head_dim - i)

@@ -1,0 +1,91 @@
+"""What the compiled step reads: records of int64 that describe a model, its layers, its matrices and one step.
+
+The host fills them (``cpu.py``): once what the model is, before each step what the step is. The step gets the address
+of the one PROGRAM record and finds the rest from there.
+"""
+
+from collections.abc import Iterable
+
+import numba
+import numpy as np
+
+from .jit import inlined
+from .team import TEAM, pointer
+
+__all__ = [
+    "LAYER", "MATRICES", "MATRIX", "PROGRAM", "TILE", "W_DOWN", "W_GATE", "W_K", "W_O", "W_Q", "W_UP", "W_V",
+    "layer_at", "matrix_at", "program_at", "team_at", "tile_at", "words_at",
+]
+
+MATRICES = ("w_q", "w_k", "w_v", "w_o", "w_gate", "w_up", "w_down")
+W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN = range(7)
+
+
+def _record(names: str, floats: Iterable[str] = ()) -> np.dtype[np.void]:
+    return np.dtype([(name, np.float64 if name in floats else np.int64) for name in names.split()])
+
+
+MATRIX = _record("form address width rows bias")
+"""Output rows and input width, the code of the format, the addresses of the packed tiles and of the bias (0: none)."""
+
+LAYER = _record("attention_gain attention_bias mlp_gain mlp_bias q_gain k_gain window")
+"""Addresses of float32 vectors (0: none); and the keys that a query sees, its own included."""
+
+TILE = _record("row count first last part")
+"""Queries that are attended together: token rows row .. row + count - 1 of one sequence over the splits first .. last - 1.
+
+``part`` is -1, or the place of the split's parts in memory when ``merge`` joins splits that several threads attended.
+"""
+
+PROGRAM = _record(
+    # the model: flags and sizes
+    "layers hidden ffn heads kv_heads group head_dim value_dim rope_pairs interleaved layer_norm gated activation "
+    "eps scale "
+    # addresses of its tables; layers x 7 matrices, then embedding and head
+    "layer_table matrices final_gain final_bias position_table position_stride "
+    # geometry of a cache page, in bytes: of a layer, and of a key/value head in it
+    "layer_bytes head_bytes "
+    # buffers, an address and the bytes of a row each
+    "x x_stride normed normed_stride q q_stride k k_stride v v_stride mixed mixed_stride gate gate_stride "
+    "up up_stride parts teams "
+    # the step: counts, and addresses of int64 per token (ids, positions, addresses of page tables), of tiles,
+    # of the tokens' cosines and sines, of the token rows whose result is wanted, and of where it goes
+    "tokens rows tile_count merge_count ids positions tables tiles merges cos sin wanted states logits logits_stride",
+    floats=("eps", "scale"),
+)
+
+
+@inlined
+def program_at(address):
+    """Return the program at an address."""
+    return numba.carray(pointer(address), 1, PROGRAM)[0]
+
+
+@inlined
+def team_at(program, worker):
+    """Return the record of a thread."""
+    return numba.carray(pointer(program.teams), worker + 1, TEAM)[worker]
+
+
+@inlined
+def layer_at(program, layer):
+    """Return the record of a layer."""
+    return numba.carray(pointer(program.layer_table), program.layers, LAYER)[layer]
+
+
+@inlined
+def matrix_at(program, index):
+    """Return the record of a matrix: 7 layer + W_Q and so on; behind those the embedding and the head."""
+    return numba.carray(pointer(program.matrices), 7 * program.layers + 2, MATRIX)[index]
+
+
+@inlined
+def tile_at(tiles, index):
+    """Return a tile of the table at an address."""
+    return numba.carray(pointer(tiles), index + 1, TILE)[index]
+
+
+@inlined
+def words_at(address, count):
+    """Return ``count`` int64 at an address."""
+    return numba.carray(pointer(address), count, np.int64)

@@ -1,0 +1,62 @@
+"""Between projection and attention: norms of the heads, rotation by position, and the append to the cache."""
+
+from .attention import PAGE
+from .elementary import rms_norm_row
+from .jit import inlined, jit
+from .program import words_at
+from .vector import LANES, float_at, int_at, load_part, put_float, store_part
+
+__all__ = ["append_token"]
+
+
+@inlined
+def _rotate_halves(x, cos, sin, pairs):
+    """Turn the pairs (x[i], x[i + pairs])."""
+    for i in range(0, pairs, LANES):
+        left, low, high = pairs - i, x + 4 * i, x + 4 * (i + pairs)
+        c, s = load_part(cos + 4 * i, left), load_part(sin + 4 * i, left)
+        a, b = load_part(low, left), load_part(high, left)
+        store_part(low, a * c - b * s, left)
+        store_part(high, b * c + a * s, left)
+
+
+@inlined
+def _rotate_neighbours(x, cos, sin, pairs):
+    """Turn the pairs (x[2 i], x[2 i + 1])."""
+    for i in range(0, 4 * pairs, 4):
+        c, s = float_at(cos + i), float_at(sin + i)
+        a, b = float_at(x + 2 * i), float_at(x + 2 * i + 4)
+        put_float(x + 2 * i, a * c - b * s)
+        put_float(x + 2 * i + 4, b * c + a * s)
+
+
+@jit
+def _prepare_head(program, x, gain, t):
+    """Normalise a head where it has a gain, and turn it by the position of token ``t``."""
+    if gain:
+        rms_norm_row(x, gain, x, program.head_dim, program.eps)
+    cos, sin = program.cos + 4 * program.rope_pairs * t, program.sin + 4 * program.rope_pairs * t
+    if program.interleaved:
+        _rotate_neighbours(x, cos, sin, program.rope_pairs)
+    else:
+        _rotate_halves(x, cos, sin, program.rope_pairs)
+
+
+@jit
+def append_token(program, layer_record, layer, t, head):
+    """Prepare the queries and the key of token ``t`` and key/value head ``head``; put key and value in their page."""
+    head_dim = program.head_dim
+    for g in range(head * program.group, (head + 1) * program.group):
+        _prepare_head(program, program.q + t * program.q_stride + 4 * g * head_dim, layer_record.q_gain, t)
+    key = program.k + t * program.k_stride + 4 * head * head_dim
+    value = program.v + t * program.v_stride + 4 * head * head_dim
+    _prepare_head(program, key, layer_record.k_gain, t)
+    position = words_at(program.positions, program.tokens)[t]
+    table = words_at(program.tables, program.tokens)[t]
+    page = int_at(table + 8 * (position // PAGE)) + layer * program.layer_bytes + head * program.head_bytes
+    slot = position % PAGE
+    for i in range(head_dim):
+        put_float(page + 4 * (i * PAGE + slot), float_at(key + 4 * i))
+    values = page + 4 * PAGE * head_dim + 4 * slot * program.value_dim
+    for i in range(0, head_dim, LANES):
+        store_part(values + 4 * i, load_part(value + 4 * i, head_dim - i), head_dim - i)
