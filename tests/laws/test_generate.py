@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from refimpl.contract import ContractError, UsageError
@@ -229,6 +229,8 @@ def cut_by_characters(text: str, stop: list[str]) -> str:
 ABC = st.text("abé", max_size=12)
 
 
+@example("éabb", ["bb", "ab"], [])
+@example("éab", ["b", "ab"], [])
 @given(ABC, st.lists(st.text("abé", min_size=1, max_size=4), max_size=3), st.lists(st.integers(0, 24), max_size=6))
 def test_text_ends_before_the_stop_string_that_is_complete_first(text, stop, cuts):
     data = text.encode()

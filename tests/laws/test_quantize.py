@@ -90,6 +90,7 @@ def test_int8_clips_when_the_scale_is_subnormal():
     x = np.full((1, 32), np.float32(2.0**-149) * 190, np.float32)  # 190 / 127 steps round to a scale of one step
     q, scale = quantize_int8(x)
     assert scale[0, 0] == np.float32(2.0**-149) and (q == 127).all()
+    assert (quantize_int8(-x)[0] == -127).all()
 
 
 def scalar_linear(x: np.ndarray, w: np.ndarray, name: str) -> np.ndarray:
