@@ -4,6 +4,7 @@ Text goes to standard output as it is made. Exit codes: 0, done; 2, it cannot be
 """
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -12,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from refimpl import __version__
 from refimpl.contract import CheckpointError, ContractError, UsageError, host
 
 __all__ = ["Run", "main"]
@@ -69,7 +69,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("float32", "float64", "bfloat16", "float16"), default="float32")
     parser.add_argument("--offline", action="store_true", help="never ask the network")
     parser.add_argument("--output", choices=("text", "json"), default="text")
-    parser.add_argument("--version", action="version", version=f"refimpl {__version__}")
     end = list(argv).index("--") if "--" in argv else len(argv)
     options = parser.parse_intermixed_args([_spell(argument) for argument in argv[:end]])
     options.words += argv[end + 1 :]
@@ -144,6 +143,8 @@ def _answer(argv: Sequence[str]) -> int:
     options, run, code = _parse(argv), Run(), 0
     if sys.stdout is None:
         raise UsageError("standard output is closed")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     try:
         _generate(options, run)
     except KeyboardInterrupt:
@@ -163,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     try:
         return _answer(sys.argv[1:] if argv is None else argv)
-    except SystemExit as leave:  # --help, --version
+    except SystemExit as leave:  # --help
         return int(leave.code or 0)
     except KeyboardInterrupt:
         return 130

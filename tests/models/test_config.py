@@ -1,5 +1,6 @@
 """A config.json is read in both spellings, and whatever might change the model is read or refused by name."""
 
+import json
 from typing import Any
 
 import pytest
@@ -158,6 +159,81 @@ def test_what_gpt2_refuses():
     ]:
         with pytest.raises(CheckpointError, match=message):
             read_spec(GPT2 | more)
+
+
+PUBLISHED = {
+    "SmolLM2-135M-Instruct": (
+        """{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
+        "intermediate_size": 1536, "is_llama_config": true, "max_position_embeddings": 8192, "mlp_bias": false,
+        "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
+        "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": false, "rope_scaling": null,
+        "rope_theta": 100000, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.42.3",
+        "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}, "use_cache": true, "vocab_size": 49152}""",
+        {"head_dim": 64, "tied_embeddings": True, "biases": ()},
+    ),
+    "Llama-3.2-1B": (
+        """{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048,
+        "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+        "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+        "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256}""",
+        {"max_positions": 131072, "eos_ids": (128001,)},
+    ),
+    "Mistral-7B-v0.1": (
+        """{"architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+        "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768,
+        "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false,
+        "torch_dtype": "bfloat16", "transformers_version": "4.34.0.dev0", "use_cache": true, "vocab_size": 32000}""",
+        {"windows": (4096,) * 32, "family": "llama"},
+    ),
+    "Qwen2.5-0.5B-Instruct": (
+        """{"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+        "eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
+        "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 21, "model_type": "qwen2",
+        "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        "transformers_version": "4.43.1", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936}""",
+        {"windows": (None,) * 24, "biases": ("b_q", "b_k", "b_v")},
+    ),
+    "Qwen3-0.6B": (
+        """{"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+        "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960,
+        "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
+        "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936}""",
+        {"qk_norm": True, "head_dim": 128, "biases": ()},
+    ),
+    "gpt2": (
+        """{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+        "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+        "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null, "summary_first_dropout": 0.1,
+        "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
+        "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257}""",
+        {"ffn_size": 3072, "tied_embeddings": True, "gated": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_are_read(name: str):
+    text, expected = PUBLISHED[name]
+    spec = read_spec(json.loads(text))
+    assert {field: getattr(spec, field) for field in expected} == expected
+
+
+def test_partly_rotated_phi():
+    more = {"partial_rotary_factor": 0.75, "full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False}
+    more |= {"head_dim": 8, "sliding_window": 262144, "tie_word_embeddings": True}
+    spec = read_spec(LLAMA | {"model_type": "phi3"} | more)
+    assert spec.rope is not None and spec.rope.dim == 6
 
 
 @pytest.mark.parametrize("kind", [None, "rwkv", 3])
