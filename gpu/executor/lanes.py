@@ -18,7 +18,7 @@ from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 
 __all__ = [
-    "ROWS", "Value", "Variable", "dot4", "emit", "fma", "has", "load_bfloats", "load_floats", "load_halves",
+    "ROWS", "Value", "Variable", "call", "emit", "fma", "has", "load_bfloats", "load_floats", "load_halves",
     "load_words", "loop", "splat", "store", "to_float", "when", "zeros",
 ]  # fmt: skip
 
@@ -146,7 +146,8 @@ def _vector(kind: ir.Type, lanes: int) -> ir.Type:
     return ir.VectorType(kind, lanes) if lanes else kind
 
 
-def _call(name: str, returns: ir.Type, *arguments: Value) -> Value:
+def call(name: str, returns: ir.Type, *arguments: Value) -> Value:
+    """Append a call of an LLVM function by its name."""
     builder, values = arguments[0].builder, [argument.value for argument in arguments]
     kind = ir.FunctionType(returns, [value.type for value in values])
     return Value(builder, builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values))
@@ -212,37 +213,4 @@ def to_float(x: Value) -> Value:
 
 def fma(x: Value, y: Value, z: Value) -> Value:
     """Return x y + z with one rounding; y may be a scalar."""
-    return _call(f"llvm.fma.v{x.lanes}f32", x.value.type, x, Value(x.builder, x.like(y)), z)
-
-
-def _pick(x: Value, lanes: Sequence[int]) -> Value:
-    return Value(x.builder, x.builder.shuffle_vector(x.value, x.value, ir.Constant(_vector(_I32, len(lanes)), lanes)))
-
-
-def _dot4_vnni(total: Value, unsigned: Value, signed: Value) -> Value:
-    """vpdpbusd, 16 lanes at a time."""
-    parts = []
-    for first in range(0, ROWS, 16):
-        x, y, z = (_pick(value, range(first, first + 16)) for value in (total, unsigned, signed))
-        y, z = (Value(v.builder, v.builder.bitcast(v.value, ir.VectorType(_I8, 64))) for v in (y, z))
-        parts.append(_call("llvm.x86.avx512.vpdpbusd.512", _vector(_I32, 16), x, y, z))
-    both = ir.Constant(_vector(_I32, ROWS), list(range(ROWS)))
-    return Value(total.builder, total.builder.shuffle_vector(parts[0].value, parts[1].value, both))
-
-
-def _dot4_plain(total: Value, unsigned: Value, signed: Value) -> Value:
-    """Even bytes and odd bytes as pairs of int16, whose products LLVM sums with pmaddwd where there is one."""
-    pairs = ir.VectorType(_I16, 2 * ROWS)
-    for odd in (False, True):
-        x = ((unsigned >> 8) if odd else unsigned) & 0x00FF00FF
-        x, y = (Value(v.builder, v.builder.bitcast(v.value, pairs)) for v in (x, signed))
-        y = (y if odd else y << 8).make("ashr", 8)
-        product = x.cast("sext", _I32) * y.cast("sext", _I32)
-        total = total + _pick(product, range(0, 2 * ROWS, 2)) + _pick(product, range(1, 2 * ROWS, 2))
-    return total
-
-
-def dot4(total: Value, unsigned: Value, signed: Value) -> Value:
-    """Return total + the sum over a word's four bytes of unsigned bytes of each lane times signed bytes of a scalar."""
-    kernel = _dot4_vnni if has("avx512vnni") else _dot4_plain
-    return kernel(total, unsigned, splat(signed))
+    return call(f"llvm.fma.v{x.lanes}f32", x.value.type, x, Value(x.builder, x.like(y)), z)

@@ -31,7 +31,7 @@ _SIXTEEN_LANES = has("avx512f")  # 32 registers of 16 lanes hold 12 tokens x 32 
 _PASS = ROWS if _SIXTEEN_LANES else ROWS // 2
 _MOST, _MORE = (12, 8) if _SIXTEEN_LANES else (6, 6)
 
-inlined = numba.njit(nogil=True, error_model="numpy", forceinline=True)
+inlined = numba.njit(inline="always")
 
 
 def _write_dot(form: Value, tile: Value, width: Value, x: Value, sums: Value) -> None:
