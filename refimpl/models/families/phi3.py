@@ -25,7 +25,8 @@ _TENSORS = {name: targets for name, targets in llama.TENSORS.items() if "_proj" 
 @host
 def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family; every layer slides where sliding_window is set."""
-    check_keys(config, llama.KEYS | {"sliding_window", "full_attn_mod", "interpolate_factor"})  # the last two do nothing
+    unused = {"full_attn_mod", "interpolate_factor"}  # Phi-4-mini states them, its model reads neither
+    check_keys(config, llama.KEYS | {"sliding_window"} | unused)
     slides = layer_windows(config, layer_count(config), 0)
     return llama.llama_like(config, "phi3", norm_eps=1e-5, windows=slides)
 
