@@ -230,6 +230,12 @@ def test_huge_scores_do_not_overflow(dtype):
     assert o.tolist() == [[[0.0]]] and lse.tolist() == [[80000.0]]
 
 
+def test_hidden_keys_weigh_nothing_even_where_the_visible_are_far_below():
+    q, k, v = np.full((1, 1, 1), 1e20), np.array([-1e20, 0.0]).reshape(2, 1, 1), np.array([5.0, 7.0]).reshape(2, 1, 1)
+    o, lse = attention(q, k, v, mask=np.array([[True, False]]), return_lse=True)  # a finite sentinel would win
+    assert o.tolist() == [[[5.0]]] and lse.tolist() == [[-1e40]]
+
+
 def test_lse_stays_wide():
     q, k, v = (array.astype(np.float16) for array in draw(0, 3, 3))
     o, lse = attention(q, k, v, return_lse=True)

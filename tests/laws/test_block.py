@@ -77,6 +77,17 @@ def test_gated_mlp_is_swiglu_or_geglu_between_two_maps(seed, T):
     assert_near(found, swiglu(gate + b_gate, up + b_up) @ w_down.T + b_down, terms=F + D, scale=99.0)
 
 
+def test_every_weight_of_a_block_counts():
+    x = normal(0, 4, D)
+    for spec, weights in ((LLAMA, layer(0, biased=True, head_norm=True)), (GPT2, layer(0, gated=False, biased=True))):
+        y = run(x, weights, spec, [4])
+        for name, weight in weights.items():
+            # An RMS norm has no bias. Without rope a bias on all keys shifts a row of scores, which softmax ignores.
+            idle = ("attention_norm.bias", "mlp_norm.bias") if spec is LLAMA else ("b_k",)
+            changed = weights | {name: weight + normal(1, *weight.shape)}
+            assert np.allclose(run(x, changed, spec, [4]), y) == (name in idle), name
+
+
 @given(seeds, st.lists(st.integers(1, 4), min_size=1, max_size=5), st.sampled_from([0, 1]))
 def test_block_does_not_know_its_chunks(seed, chunks, number):
     x = normal(seed, sum(chunks), D)

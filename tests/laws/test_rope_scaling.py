@@ -127,6 +127,7 @@ def test_longrope_chooses_its_list_by_length(seq_len, divisors):
         ({"factor": 32.0, "attention_factor": 1.0}, 1.0),
         ({"factor": 1.0}, 1.0),
         ({"max_position_embeddings": 4096}, 1.0),
+        ({"factor": 0.5}, 1.0),
     ],
 )
 def test_longrope_attention_factor(given_params, wanted):
