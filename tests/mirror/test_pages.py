@@ -1,0 +1,43 @@
+"""What the pages say is what the code does."""
+
+import importlib
+import re
+from pathlib import PurePosixPath
+
+import pytest
+
+import refimpl
+from refimpl.llm.quantize import FORMATS
+from tests.mirror.tree import ROOT, modules
+
+FAMILIES = [m.name for m in modules("refimpl") if ".families." in m.name and not m.name.endswith("gguf_names")]
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_models_page_lists_the_family(name: str):
+    (row,) = [line for line in page("MODELS.md").splitlines() if line.startswith(f"| `{name.rsplit('.', 1)[1]}` |")]
+    assert [model for model in importlib.import_module(name).MODEL_TYPES if f"`{model}`" not in row] == []
+
+
+def test_models_page_lists_the_formats():
+    assert [name for name in FORMATS if name.upper() not in page("MODELS.md")] == []
+
+
+def test_changelog_has_this_version():
+    assert f"## {refimpl.__version__} " in page("CHANGELOG.md")
+
+
+@pytest.mark.parametrize("command", ["python -m gpu.run", "python -m pytest"])
+def test_readme_has_one_line_for_it(command: str):
+    assert len(re.findall(rf"^pip install -e .* && {command}", page("README.md"), re.M)) == 1
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "MODELS.md", "CHANGELOG.md", "docs/README.md"])
+def test_links_lead_somewhere(name: str):
+    folder = (ROOT / name).parent
+    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", page(name)) if not t.startswith("https://")]
+    assert [target for target in targets if not (folder / PurePosixPath(target)).is_file()] == []
