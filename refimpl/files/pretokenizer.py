@@ -68,9 +68,11 @@ def read_stages(pre_tokenizer: Any) -> tuple[str, ...]:
     >>> read_stages({"type": "ByteLevel", "add_prefix_space": False}) == (GPT2,)
     True
     """
-    steps = [pre_tokenizer]
-    if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "Sequence":
-        steps = pre_tokenizer.get("pretokenizers") or [None]
+    match pre_tokenizer:
+        case {"type": "Sequence", "pretokenizers": [_, *_] as steps}:
+            pass
+        case _:
+            steps = [pre_tokenizer]
     stages: list[str] = []
     for step in steps:
         match step:

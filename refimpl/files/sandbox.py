@@ -101,8 +101,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.filters |= {"tojson": _tojson, "counted": lambda value: value}
         self.filters = {name: self._counting(name, function) for name, function in self.filters.items()}
         self.filters["weighed"] = self._weighed
-        tests: dict[str, Callable[..., Any]] = {**self.tests}
-        self.tests = {name: self._counting(name, function) for name, function in tests.items()}
+        self.tests = {name: self._counting(name, function) for name, function in self.tests.items()}
 
     def spend(self, steps: int) -> None:
         self.steps -= 1 + steps
@@ -117,7 +116,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.spend(_weight(value, self.steps))
         return value
 
-    def _counting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _counting(self, name: str, function: Any) -> Callable[..., Any]:
         @wraps(function)
         def counting(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())

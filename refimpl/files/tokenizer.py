@@ -19,7 +19,7 @@ _KINDS = "byte-level BPE is supported; SentencePiece, Unigram and WordPiece toke
 
 
 def _assemble(
-    words: Mapping[str, int],
+    words: Mapping[str, Any],
     specials: Mapping[str, int],
     merges: Iterable[tuple[str, str]],
     stages: tuple[str, ...],
@@ -30,12 +30,12 @@ def _assemble(
 
     ``whole_words``: a word that is a token needs no merges to become it ("ignore_merges").
     """
+    if any(type(id) is not int or not 0 <= id < _MAX_VOCABULARY for id in (*words.values(), *specials.values())):
+        raise CheckpointError(f"token ids must be integers from 0 to {_MAX_VOCABULARY - 1}")
     named = {id: spelled_bytes(text) for text, id in words.items()}
     named |= {id: text.encode("utf-8", "replace") for text, id in specials.items()}
-    if any(type(id) is not int or not 0 <= id < _MAX_VOCABULARY for id in named):
-        raise CheckpointError(f"token ids must be integers below {_MAX_VOCABULARY}")
-    if any(id is not None and id not in named for id in (fields["bos_id"], *fields["eos_ids"])):
-        raise CheckpointError(f"no token has the id of BOS {fields['bos_id']} or EOS {fields['eos_ids']}")
+    if any(type(id) is not int or id not in named for id in (fields["bos_id"], *fields["eos_ids"]) if id is not None):
+        raise CheckpointError(f"BOS {fields['bos_id']!r} and EOS {fields['eos_ids']} must be ids of tokens")
     extra = [text for text in words if text not in specials] if whole_words else []
     try:
         first = tuple(regex.compile(covering(stage)) for stage in stages[:-1])
@@ -85,7 +85,8 @@ def _read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         case str(template):
             return template
         case [*choices]:
-            return next((c["template"] for c in choices if isinstance(c, dict) and c.get("name") == "default"), None)
+            named = {c.get("name"): c.get("template") for c in choices if isinstance(c, dict)}
+            return named["default"] if isinstance(named.get("default"), str) else None
         case _:
             return None
 
@@ -180,7 +181,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
         controls=frozenset(id for id in specials.values() if types[id] == _CONTROL),
         nfc=pre.startswith("qwen"),
         bos_id=fields.get("bos_token_id"),
-        eos_ids=tuple(dict.fromkeys(id for id in ends if id is not None)),
+        eos_ids=tuple(id for id in ends if id is not None),
         add_bos=bool(fields.get("add_bos_token", pre == "llama-bpe")),
         chat_template=template if isinstance(template, str) else None,
     )
