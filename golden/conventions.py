@@ -41,7 +41,7 @@ ROWS = (
         ("temperature first (HF)", "Hugging Face: penalties, T, top-k, top-p, min-p", "default"),
         ("temperature last, as a chain", "llama.cpp", "a chain is data: any order"),
         ("top-k, then top-p of what is left", "Hugging Face, vLLM", "default"),
-        ("top-p, then top-k, as a chain", "", "a chain is data: any order"),
+        ("top-p, then top-k, as a chain", "llama.cpp where asked for", "a chain is data: any order"),
     ),
     _row(
         3, "What is temperature 0?",

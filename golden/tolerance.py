@@ -16,6 +16,7 @@ the truth, so that neither zeros nor a systematic error just below the first bou
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +24,8 @@ import numpy as np
 from golden.values import Array, dtype_named
 
 __all__ = ["Verdict", "judge", "rounding", "ulp"]
+
+_finfo: Any = ml_dtypes.finfo  # NumPy's, and bfloat16 beside it
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def ulp(scale: Array, dtype: str) -> Array:
     >>> ulp(np.array([1.0, 300.0]), "float16").tolist()
     [0.0009765625, 0.25]
     """
-    info = ml_dtypes.finfo(dtype_named(dtype))
+    info = _finfo(dtype_named(dtype))
     least = float(info.smallest_normal)
     return float(info.eps) * 2.0 ** np.floor(np.log2(np.maximum(scale, least)))
 
@@ -92,7 +95,7 @@ def _judge_floats(result: Array, truth: Array, dtype: str, terms: int, source_er
         at = np.unravel_index((error - allowed).argmax(), error.shape)
         seen, most = error[at] / last_place[at], allowed[at] / last_place[at]
         return Verdict(False, ulps, f"off by {seen:.0f} ulp where {most:.0f} are allowed, at {_at(at)}")
-    share = relative + 4 * float(ml_dtypes.finfo(dtype_named(dtype)).eps)
+    share = relative + 4 * float(_finfo(dtype_named(dtype)).eps)
     least = 4 * float(ulp(0.0, dtype)) * math.sqrt(error.size)
     if np.linalg.norm(error) > share * np.linalg.norm(magnitude) + least:
         return Verdict(False, ulps, f"the error's norm is more than {share:.2g} of the truth's")

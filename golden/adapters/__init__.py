@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 __all__ = ["operations_of"]
@@ -16,7 +17,8 @@ def operations_of(against: str) -> Mapping[str, Callable[..., Any]]:
     ValueError: module 'math' has no attribute 'nothing'
     """
     if against in ("refimpl", "gpu"):
-        return importlib.import_module(f"golden.adapters.{against}").operations()
+        adapter: ModuleType = importlib.import_module(f"golden.adapters.{against}")
+        return dict(adapter.operations())
     name, _, attribute = against.partition(":")
     try:
         module = importlib.import_module(name)

@@ -11,7 +11,7 @@ __all__ = ["operations"]
 
 def operations() -> dict[str, Callable[..., Any]]:
     """Return every public function of refimpl's basics and llm rooms by name."""
-    found = {}
+    found: dict[str, Callable[..., Any]] = {}
     for name, _ in CONTENTS:
         if name.split(".")[0] in ("basics", "llm"):
             module = importlib.import_module(f"refimpl.{name}")

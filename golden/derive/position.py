@@ -44,7 +44,7 @@ def rope_frequencies(
     return np.array(plain), 1.0
 
 
-def _llama3(f: float, **p: Any) -> float:
+def _llama3(f: float, **p: float) -> float:
     original, low, high = p["original_max_position_embeddings"], p["low_freq_factor"], p["high_freq_factor"]
     wavelength = 2 * math.pi / f
     if wavelength < original / high:
@@ -74,8 +74,8 @@ def _yarn(plain: list[float], theta: float, **p: Any) -> tuple[Array, float]:
 
     factor = p.get("attention_factor")
     if factor is None:
-        pair = p.get("mscale"), p.get("mscale_all_dim")
-        factor = mscale(pair[0]) / mscale(pair[1]) if all(pair) else mscale(1)
+        m, all_dim = p.get("mscale") or 0, p.get("mscale_all_dim") or 0
+        factor = mscale(m) / mscale(all_dim) if m and all_dim else mscale(1)
     return np.array(mixed), factor
 
 

@@ -13,6 +13,10 @@ def _half(block: bytes, at: int) -> float:
     return float(struct.unpack_from("<e", block, at)[0])
 
 
+def _int8(block: bytes, at: int) -> int:
+    return int(struct.unpack_from("b", block, at)[0])
+
+
 def _nibble(block: bytes, at: int, i: int, run: int) -> int:
     """Element i of nibbles: ``run`` elements in the low halves of as many bytes, the next ``run`` in the high ones."""
     group, j = divmod(i, 2 * run)
@@ -23,13 +27,13 @@ def _nibble(block: bytes, at: int, i: int, run: int) -> int:
 def _of_32(block: bytes, name: str, i: int) -> float:
     d = _half(block, 0)
     if name == "q8_0":
-        return d * struct.unpack_from("b", block, 2 + i)[0]
+        return d * _int8(block, 2 + i)
     m = _half(block, 2) if name.endswith("_1") else None
     at = 2 if m is None else 4
     if name.startswith("q4"):
         q = _nibble(block, at, i, 16)
         return d * q + m if m is not None else d * (q - 8)
-    high = struct.unpack_from("<I", block, at)[0] >> i & 1
+    high = block[at + i // 8] >> i % 8 & 1
     q = _nibble(block, at + 4, i, 16) | high << 4
     return d * q + m if m is not None else d * (q - 16)
 
@@ -73,7 +77,7 @@ def _q6_k(block: bytes, i: int) -> float:
     half, j = divmod(i, 128)
     low = block[64 * half + j % 64] >> (4 if j >= 64 else 0) & 15
     high = block[128 + 32 * half + j % 32] >> 2 * (j // 32) & 3
-    return _half(block, 208) * struct.unpack_from("b", block, 192 + i // 16)[0] * ((low | high << 4) - 32)
+    return _half(block, 208) * _int8(block, 192 + i // 16) * ((low | high << 4) - 32)
 
 
 _OF_256 = {"q2_k": (84, _q2_k), "q3_k": (110, _q3_k), "q4_k": (144, _q4_k), "q5_k": (176, _q5_k), "q6_k": (210, _q6_k)}

@@ -1,7 +1,7 @@
 """Samplers as sets: each cut sorts the tokens by value and index, and says which of them stay."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,8 @@ def top_k(logits: Array, k: int) -> Array:
 
 
 def top_p(logits: Array, p: float) -> Array:
-    probs, kept, mass = softmax(logits), [], 0.0
+    probs, mass = softmax(logits), 0.0
+    kept: list[int] = []
     for i in _order(logits):
         if kept and p < 1 and mass >= p:
             break
@@ -85,15 +86,15 @@ def draw(probs: Array, u: float) -> int:
 
 
 def apply_chain(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
-    plain = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "logit_bias": logit_bias}
-    said = {"presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty}
+    steps: dict[str, Callable[[Array, Any], Array]] = {
+        "greedy": lambda x, _: greedy(x), "temperature": temperature, "logit_bias": logit_bias,
+        "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "repetition_penalty": lambda x, penalty: repetition_penalty(x, [*prompt_ids, *output_ids], penalty),
+        "presence_penalty": lambda x, penalty: presence_penalty(x, output_ids, penalty),
+        "frequency_penalty": lambda x, penalty: frequency_penalty(x, output_ids, penalty),
+    }  # fmt: skip
     for name, value in chain:
-        if name == "repetition_penalty":
-            logits = repetition_penalty(logits, [*prompt_ids, *output_ids], value)
-        elif name in said:
-            logits = said[name](logits, output_ids, value)
-        else:
-            logits = greedy(logits) if name == "greedy" else plain[name](logits, value)
+        logits = steps[name](logits, value)
     return logits
 
 

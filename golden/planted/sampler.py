@@ -18,6 +18,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _only(logits: Array, kept: Array) -> Array:
+    return np.where(np.isin(np.arange(len(logits)), kept), logits, -np.inf)
+
+
 def best_is_last(logits: Array) -> Array:
     """The last of equal maxima."""
     return derive.greedy(logits[::-1])[::-1]
@@ -43,13 +47,13 @@ def mass_above(logits: Array, p: float) -> Array:
     order = np.argsort(-logits, kind="stable")
     probs = softmax(logits)[order]
     above = np.cumsum(probs) - probs
-    return derive._keep(logits, order[above <= p])
+    return _only(logits, order[above <= p])
 
 
 def mass_crossing_dropped(logits: Array, p: float) -> Array:
     """The token that crosses p goes too."""
     order = np.argsort(-logits, kind="stable")
-    return derive._keep(logits, order[np.cumsum(softmax(logits)[order]) <= p])
+    return _only(logits, order[np.cumsum(softmax(logits)[order]) <= p])
 
 
 def cut_by_value(logits: Array, p: float) -> Array:
@@ -130,7 +134,7 @@ def mass_in_float32(logits: Array, p: float) -> Array:
     """The mass summed in float32 reaches 1 before the last tokens."""
     order = np.argsort(-logits, kind="stable")
     mass = np.cumsum(softmax(logits)[order].astype(np.float32), dtype=np.float32)
-    return derive._keep(logits, order[: int(np.searchsorted(mass, min(p, mass[-1]))) + 1])
+    return _only(logits, order[: int(np.searchsorted(mass, min(p, mass[-1]))) + 1])
 
 
 def k_wraps(logits: Array, k: int) -> Array:

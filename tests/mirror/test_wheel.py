@@ -1,35 +1,47 @@
-"""A wheel holds the three packages with their data, and nothing else."""
+"""A wheel holds the three packages with their data, and nothing else; only the CUDA extras ask for CUDA."""
 
+import configparser
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.mirror.tree import ROOT
 
 DATA = {".py", ".typed", ".cu", ".cuh", ".npz", ".json"}
 PACKAGES = ("refimpl", "gpu", "golden")
+OTHERS = ("tests", "benchmarks", "docs")
 
 
-def test_wheel_holds_the_three_packages(tmp_path: Path):
-    source = tmp_path / "source"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a wheel is built from, so that building leaves nothing in the checkout."""
+    folder = tmp_path_factory.mktemp("wheel") / "source"
+    folder.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        source.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, source)
-    for name in (*PACKAGES, "tests", "benchmarks", "docs"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    subprocess.run([*build, str(source)], check=True, capture_output=True, text=True)
+        shutil.copy(ROOT / name, folder)
+    for name in (*PACKAGES, *OTHERS):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
-    (wheel,) = tmp_path.glob("*.whl")
+
+def test_wheel_holds_the_three_packages(source: Path):
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(source.parent)]
+    subprocess.run([*build, str(source)], check=True, capture_output=True, text=True)
+    (wheel,) = source.parent.glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    expected = {
-        path.relative_to(source).as_posix()
-        for package in PACKAGES
-        for path in (source / package).rglob("*")
-        if path.suffix in DATA
-    }
-    assert {name.split("/")[0] for name in held} == set(PACKAGES)
-    assert held == expected
+    paths = [path for package in PACKAGES for path in (source / package).rglob("*") if path.suffix in DATA]
+    assert held == {path.relative_to(source).as_posix() for path in paths}
     assert {f"{package}/py.typed" for package in PACKAGES} <= held
+
+
+def test_only_the_cuda_extras_ask_for_cuda():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    extras = setup["options.extras_require"]
+    assert set(extras) == {"cuda12", "cuda13", "hub", "test", "docs"}
+    asking = {name for name, wanted in extras.items() if "cupy" in wanted or "cuda" in wanted}
+    assert asking == {"cuda12", "cuda13"} and "cuda" not in setup["options"]["install_requires"]
