@@ -137,9 +137,18 @@ def when(value: Value, equals: int) -> AbstractContextManager[None]:
 
 
 def loop(count: Value) -> Iterator[Value]:
-    """Append a loop: the body of this ``for`` runs for 0 .. count - 1."""
-    with cgutils.for_range(count.builder, count.value) as turn:
-        yield Value(count.builder, turn.index)
+    """Append a loop: the body of this ``for`` runs for 0 .. count - 1.
+
+    LLVM is told to leave it a loop: unrolling doubles the time to compile, and the code is no faster.
+    """
+    builder, module = count.builder, count.builder.module
+    with cgutils.for_range(builder, count.value) as turn:
+        yield Value(builder, turn.index)
+        last = builder.basic_block
+    rolled = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    mark = module.add_metadata([rolled, _I32(len(module.metadata))])
+    mark.operands = mark, rolled  # a loop is marked by a node that names itself
+    last.terminator.set_metadata("llvm.loop", mark)
 
 
 def _vector(kind: ir.Type, lanes: int) -> ir.Type:
