@@ -8,7 +8,7 @@ from golden.derive import layers
 from golden.values import Array
 
 __all__ = [
-    "activation_not_read", "bias_forgotten", "biases_forgotten", "deviation_unbiased", "eps_outside",
+    "activation_not_read", "bias_forgotten", "biases_forgotten", "centred_once", "deviation_unbiased", "eps_outside",
     "gain_plus_one", "id_off_by_one", "mean_kept", "offset_ignored", "positions_from_zero", "squares_in_dtype",
     "up_gates_gate", "variance_by_squares", "w_not_transposed",
 ]  # fmt: skip
@@ -72,6 +72,13 @@ def variance_by_squares(x: Array, gain: Array, bias: Array | None = None, eps: f
     x = x.astype(np.float32)
     mean = x.mean(-1, keepdims=True)
     return (x - mean) / np.sqrt((x * x).mean(-1, keepdims=True) - mean * mean + np.float32(eps)) * gain + bias
+
+
+def centred_once(x: Array, gain: Array, bias: Array | None = None, eps: float = 1e-5) -> Array:
+    """The rounding of a large mean stays in every value."""
+    x = x.astype(np.float32)
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * gain + bias
 
 
 def id_off_by_one(ids: Array, table: Array) -> Array:

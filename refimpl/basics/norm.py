@@ -15,7 +15,8 @@ def layer_norm(
 
     Math: y = (x - mean) / sqrt(mean((x - mean)^2) + eps) gain + bias, means over D.
     Cost: about 8 flop an element, one read and one write: bound by memory.
-    Numerics: the variance comes from the centred values, so a large common offset does not cancel; one cast at the end.
+    Numerics: centred twice, since a large common offset leaves the rounding of its mean behind, and the variance taken
+        of the centred values, so that nothing cancels; one cast at the end.
     Constraints:
         (C1) gain, and bias if given, hold D values.
         (C2) eps is not negative.
@@ -28,6 +29,7 @@ def layer_norm(
     require(bias is None or bias.shape == gain.shape, "C1", f"bias does not have the shape {gain.shape} of gain")
     wide = widen(x)
     centred = wide - wide.mean(-1, keepdims=True)
+    centred = centred - centred.mean(-1, keepdims=True)  # the rounding of a large mean
     variance = (centred * centred).mean(-1, keepdims=True)
     y = centred / np.sqrt(variance + eps) * widen(gain)
     if bias is not None:
