@@ -19,7 +19,7 @@ class LayerError:
 
     name: str
     error: float  # of the executor
-    allowed: float  # twice what the float32 reference errs, plus four units in the last place
+    allowed: float  # what rounding explains, see ``layer_errors``
 
     @property
     def rounding(self) -> bool:
@@ -36,13 +36,14 @@ def _error(x: Any, truth: Any) -> float:
 def layer_errors(states: Sequence[Any], reference: Sequence[Any], truth: Sequence[Any]) -> list[LayerError]:
     """Compare hidden states (embeddings, each layer, the final norm) with the reference in float64.
 
-    What float32 costs is known from the reference itself, run in float32: an executor that adds in another order may
-    err twice as much, and four units in the last place of the row's largest value.
+    What float32 costs is known from the reference itself, run in float32. Its sums run in 16 lanes or more; one that
+    adds term after term errs sqrt(16) times as much, and the maxima of two such errors differ by twice: eight times
+    that, and four units in the last place of the row's largest value.
     """
     ulps = 4 * float(np.finfo(np.float32).eps)
     names = ["embedding", *(f"layer {i}" for i in range(len(truth) - 2)), f"layer {len(truth) - 2} and final norm"]
     return [
-        LayerError(name, _error(x, t), 2 * _error(r, t) + ulps)
+        LayerError(name, _error(x, t), 8 * _error(r, t) + ulps)
         for name, x, r, t in zip(names, states, reference, truth, strict=True)
     ]
 
