@@ -1,7 +1,7 @@
 """Paged attention on the CPU: queries of one sequence and one key/value head against its pages of 16 tokens.
 
-A key page is stored transposed, [H, 16], so that the lanes of a score are keys; a value page is [16, V], so that the
-lanes of a sum are value dimensions. The arithmetic of a query is fixed by its position and window alone:
+A key page is stored transposed, [H, 16], so that the lanes of a score are keys; a value page is [16, H], so that the
+lanes of a sum are dimensions; where they lie, cache.py says. The arithmetic of a query is fixed by its position and window alone:
 
 * keys are taken in splits of 256 at absolute positions; within a split the scores of the visible keys get one
   maximum, one exponential each, one sum of 16 partial sums, and the values are added key after key;
@@ -18,12 +18,22 @@ from .vector import (
     LANES, fma, fold_max, fold_sum, int_at, keep, load, load_part, splat, splat_at, store, store_part, vmax,
 )
 
-__all__ = ["PAGE", "SPLIT", "attend_split", "finish", "first_split", "fold", "gather_queries", "partial_floats"]
+__all__ = [
+    "BLOCK", "PAGE", "SPLIT", "attend_split", "finish", "first_split", "fold", "gather_queries", "partial_floats",
+    "values_of",
+]
 
 PAGE = 16
+BLOCK = 16  # pages whose keys lie side by side, and then their values
 SPLIT = 256
 _ROW = 4 * SPLIT  # bytes of a row of scores
 _NEVER = float("-inf")
+
+
+@inlined
+def values_of(keys, value_dim):
+    """Return the address of a head's values, given that of its keys in the same page."""
+    return keys + BLOCK * 4 * PAGE * value_dim
 
 
 @inlined
@@ -201,7 +211,8 @@ def attend_split(q, positions, group, head_dim, value_dim, window, scale, table,
     rows, stride = len(positions) * group, 4 * partial_floats(value_dim)
     first = _first_visible(positions[0], window, split)
     last = _last_visible(positions[-1], split)
-    for page in range(first // PAGE, (last + PAGE - 1) // PAGE):
+    pages = (last + PAGE - 1) // PAGE
+    for page in range(first // PAGE, pages):
         keys = int_at(table + 8 * page) + offset
         _score_page(q, rows, keys, head_dim, scores + 4 * (page * PAGE - split * SPLIT))
     for row in range(rows):
@@ -211,8 +222,8 @@ def attend_split(q, positions, group, head_dim, value_dim, window, scale, table,
         begin = _first_visible(position, window, split) - split * SPLIT
         end = _last_visible(position, split) - split * SPLIT
         _softmax_row(scores + row * _ROW, begin, end, scale, part + 4 * value_dim)
-    for page in range(first // PAGE, (last + PAGE - 1) // PAGE):
-        values = int_at(table + 8 * page) + offset + 4 * PAGE * head_dim
+    for page in range(first // PAGE, pages):
+        values = values_of(int_at(table + 8 * page) + offset, value_dim)
         _sum_page(page, split, positions, window, group, rows, scores, values, value_dim, out)
 
 

@@ -1,35 +1,36 @@
 """The paged cache: keys and values of many sequences in pages of 16 tokens, dealt out from one reservation.
 
-A page holds 16 tokens of every layer: for each layer and key/value head first the keys [H, 16], then the values
-[16, H padded to 32]. Its memory is reserved at the start and backed by the system when a page is first written, so
-resident memory follows use; a freed page is the next to be dealt out.
+A page holds 16 tokens of every layer and key/value head. Sixteen pages make a block, and in it the pages of one head
+lie side by side, [L, K, keys or values, 16 pages, 16 H floats] (H padded to 32), so that a long sequence is read in
+long stretches: pages of their own, 8 KB here and there, came at half the speed. Memory is reserved at the start and
+backed by the system when it is first written, so resident memory follows use; a freed page is the next to be dealt out.
 """
 
-from dataclasses import dataclass, field
+import dataclass, field
 
 import numpy as np
 
 from refimpl.contract import Array, UsageError
 from refimpl.models.spec import ModelSpec
 
-from .attention import PAGE
+from .attention import BLOCK, PAGE
 from .memory import aligned
 
-__all__ = ["PagedCache", "Sequence", "head_bytes", "page_bytes", "value_dim"]
+__all__ = ["PagedCache", "Sequence", "block_bytes", "head_bytes", "value_dim"]
 
 
 def value_dim(spec: ModelSpec) -> int:
-    """Return the floats that a value takes in a page."""
+    """Return the floats that a token's key or value takes in a page."""
     return -(-spec.head_dim // 32) * 32
 
 
 def head_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of a page's keys and values of one layer and head."""
-    return 4 * PAGE * (spec.head_dim + value_dim(spec))
+    """Return the bytes of a block's keys and values of one layer and head."""
+    return 2 * BLOCK * 4 * PAGE * value_dim(spec)
 
 
-def page_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of a page: 16 tokens in every layer."""
+def block_bytes(spec: ModelSpec) -> int:
+    """Return the bytes of a block: 16 pages of 16 tokens in every layer."""
     return spec.num_layers * spec.num_kv_heads * head_bytes(spec)
 
 
@@ -53,14 +54,15 @@ class PagedCache:
     """Pages for ``capacity`` tokens in all."""
 
     def __init__(self, spec: ModelSpec, capacity: int) -> None:
-        self.count = -(-capacity // PAGE)
-        self._page_bytes = page_bytes(spec)
+        blocks = -(-capacity // (PAGE * BLOCK))
+        self.count = blocks * BLOCK
         try:
-            self.memory = aligned(self.count * self._page_bytes).view(np.float32)
+            self.memory = aligned(blocks * block_bytes(spec)).view(np.float32)
         except MemoryError:
-            size = self.count * self._page_bytes / 1e9
+            size = blocks * block_bytes(spec) / 1e9
             raise UsageError(f"a cache for {capacity} tokens needs {size:.1f} GB, more than this machine lends") from None
-        self._address = self.memory.ctypes.data
+        block, place = np.divmod(np.arange(self.count), BLOCK)
+        self._addresses = self.memory.ctypes.data + block * block_bytes(spec) + place * 4 * PAGE * value_dim(spec)
         self._free = list(range(self.count))[::-1]
 
     @property
@@ -77,7 +79,7 @@ class PagedCache:
             raise UsageError(f"the cache has {len(self._free)} of {self.count} pages left, {needed} more are needed")
         for _ in range(needed):
             page = self._free.pop()
-            sequence.table[len(sequence.pages)] = self._address + page * self._page_bytes
+            sequence.table[len(sequence.pages)] = self._addresses[page]
             sequence.pages.append(page)
 
     def release(self, sequence: Sequence) -> None:

@@ -16,8 +16,8 @@ from refimpl.llm.position import rope_frequencies, rope_table
 from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec
 
-from .attention import PAGE, SPLIT
-from .cache import PagedCache, Sequence, head_bytes, page_bytes, value_dim
+from .attention import BLOCK, PAGE, SPLIT
+from .cache import PagedCache, Sequence, block_bytes, head_bytes, value_dim
 from .elementary import ACTIVATIONS
 from .jit import is_cold
 from .linear import SCRATCH_BYTES
@@ -61,7 +61,7 @@ def memory_bytes(spec: ModelSpec, weights: Mapping[str, Tensor], tokens: int) ->
     """Return the bytes of packed weights, activations, and a cache in which ``tokens`` tokens stand."""
     packed = sum(int(tensor.data.nbytes) for tensor in weights.values())
     buffers = CHUNK * sum(row_bytes(width) for width in _buffer_widths(spec).values())
-    return packed + buffers + -(-tokens // PAGE) * page_bytes(spec)
+    return packed + buffers + -(-tokens // (PAGE * BLOCK)) * block_bytes(spec)
 
 
 class CpuExecutor:

@@ -1,6 +1,6 @@
 """Between projection and attention: norms of the heads, rotation by position, and the append to the cache."""
 
-from .attention import PAGE
+from .attention import PAGE, values_of
 from .elementary import rms_norm_row
 from .jit import inlined, jit
 from .program import words_at
@@ -57,6 +57,6 @@ def append_token(program, layer_record, layer, t, head):
     slot = position % PAGE
     for i in range(head_dim):
         put_float(page + 4 * (i * PAGE + slot), float_at(key + 4 * i))
-    values = page + 4 * PAGE * head_dim + 4 * slot * program.value_dim
+    values = values_of(page, program.value_dim) + 4 * slot * program.value_dim
     for i in range(0, head_dim, LANES):
         store_part(values + 4 * i, load_part(value + 4 * i, head_dim - i), head_dim - i)

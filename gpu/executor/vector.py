@@ -21,8 +21,8 @@ from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic, overload
 
 __all__ = [
-    "LANES", "float_at", "fma", "fold_max", "fold_sum", "int_at", "is_nan", "keep", "lanes", "less", "load", "load_part",
-    "power_of_two", "put_float", "round_even", "select", "splat", "splat_at", "store", "store_part", "vmax", "vsqrt",
+    "LANES", "float_at", "fma", "fold_max", "fold_sum", "int_at", "is_nan", "keep", "lanes", "less", "load",
+    "load_part", "power_of_two", "put_float", "round_even", "select", "splat", "splat_at", "store", "store_part", "vmax", "vsqrt",
 ]
 
 LANES = 16
