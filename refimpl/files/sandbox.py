@@ -24,7 +24,7 @@ from refimpl.contract import UsageError, host
 
 __all__ = ["render_template"]
 
-_STEPS, _STEPS_PER_CHARACTER, _SECONDS = 500_000, 200, 10
+_STEPS, _STEPS_PER_CHARACTER, _CALL, _SECONDS = 500_000, 200, 20, 10
 _WIDENING = ("center", "indent", "slice", "batch")  # filters whose integers are sizes of what they make
 
 
@@ -67,6 +67,9 @@ def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
 
 
 def _size(value: Any) -> int:
+    """Count the items of a value, or the words of a number beyond the first."""
+    if isinstance(value, int):
+        return value.bit_length() // 64
     return len(value) if hasattr(type(value), "__len__") else 0
 
 
@@ -130,14 +133,15 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         """Call from a template; the integers given to a method of a string are sizes of what it makes."""
         values = (*args, *kwargs.values())
         sizes = () if isinstance(function, Macro) else (abs(value) for value in values if isinstance(value, int))
-        self.spend(_size(getattr(function, "__self__", None)) + sum(sizes))
+        self.spend(_CALL + _size(getattr(function, "__self__", None)) + sum(sizes))
         return self.spend_on(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator in ("*", "**") and isinstance(right, int):
-            self.spend(abs(right) * max(1, _size(left)) if operator == "**" or _size(left) else 0)
-        elif operator == "*" and isinstance(left, int):
-            self.spend(abs(left) * _size(right))
+        if operator == "**" and isinstance(right, int):
+            self.spend(abs(right) * (1 + _size(left)))
+        elif operator == "*":
+            for count, value in ((left, right), (right, left)):
+                self.spend(abs(count) * _size(value) if isinstance(count, int) else 0)
         return self.spend_on(super().call_binop(context, operator, left, right))
 
 
