@@ -13,10 +13,19 @@ rounded once, so ``fma(d, q, m)`` has the bits of refimpl's dequantize (the sign
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from gpu.executor.lanes import (
-    Value, fma, load_bfloats, load_floats, load_halves, load_words, loop, to_float,
-)  # fmt: skip
-from gpu.executor.pack import FORMATS
+from refimpl.contract import host
+
+from .lanes import (
+    Value,
+    fma,
+    load_bfloats,
+    load_floats,
+    load_halves,
+    load_words,
+    loop,
+    to_float,
+)
+from .pack import FORMATS
 
 __all__ = ["BLOCKS", "PLAIN", "BlockFormat", "columns_of"]
 
@@ -24,7 +33,7 @@ Scales = tuple[Value, Value | int]
 
 
 def _fields(at: Value, i: Value, bits: int, run: int) -> Value:
-    """Read word i of fields of ``bits``: ``run`` words hold neighbours in their lowest fields, then above, and so on."""
+    """Read word i of fields of ``bits``: ``run`` words hold neighbours in their lowest fields, then in the next."""
     level = i // run
     word = load_words(at + (level * bits // 8 * run + i % run) * 128)
     return (word >> (level * bits % 8)) & ((1 << bits) - 1) * 0x01010101
@@ -159,6 +168,7 @@ def _columns_of_blocks(name: str, tile: Value, width: Value) -> Iterator[tuple[V
                 yield b * layout.elements + i * 4, weights
 
 
+@host
 def columns_of(name: str, tile: Value, width: Value) -> Iterator[tuple[Value, list[Value]]]:
     """Append the loops over the columns of a tile, in order: (first column, weights of the columns from it on)."""
     if name in BLOCKS:

@@ -17,15 +17,18 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 
+from refimpl.contract import host
+
 __all__ = [
     "ROWS", "Value", "Variable", "call", "emit", "fma", "has", "load_bfloats", "load_floats", "load_halves",
-    "load_words", "loop", "splat", "store", "to_float", "when", "zeros",
+    "load_shorts", "load_words", "loop", "splat", "store", "to_float", "when", "zeros",
 ]  # fmt: skip
 
 ROWS = 32
 _F16, _F32, _I8, _I16, _I32, _I64 = ir.HalfType(), ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
+@host
 def has(feature: str) -> bool:
     """Say whether the processor that Numba compiles for has a feature, by LLVM's name for it."""
     return f"+{feature}" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
@@ -118,6 +121,7 @@ class Variable:
         return Value(self._builder, self._builder.load(self._place))
 
 
+@host
 def emit(write: Callable[..., None], arguments: Sequence[types.Type]) -> Any:
     """Return what an ``intrinsic`` returns: ``write`` gets the arguments as Values; literals as Python numbers."""
 
@@ -131,11 +135,13 @@ def emit(write: Callable[..., None], arguments: Sequence[types.Type]) -> Any:
     return types.void(*(kind if isinstance(kind, types.Literal) else types.int64 for kind in arguments)), generate
 
 
+@host
 def when(value: Value, equals: int) -> AbstractContextManager[None]:
     """Append a branch: the body of this ``with`` runs when value = equals."""
     return value.builder.if_then(value.builder.icmp_unsigned("==", value.value, value.like(equals)))
 
 
+@host
 def loop(count: Value) -> Iterator[Value]:
     """Append a loop: the body of this ``for`` runs for 0 .. count - 1.
 
@@ -155,6 +161,7 @@ def _vector(kind: ir.Type, lanes: int) -> ir.Type:
     return ir.VectorType(kind, lanes) if lanes else kind
 
 
+@host
 def call(name: str, returns: ir.Type, *arguments: Value) -> Value:
     """Append a call of an LLVM function by its name."""
     builder, values = arguments[0].builder, [argument.value for argument in arguments]
@@ -167,21 +174,31 @@ def _load(address: Value, kind: ir.Type, align: int) -> Value:
     return Value(builder, builder.load(builder.inttoptr(address.value, kind.as_pointer()), align=align))
 
 
+@host
 def load_floats(address: Value, lanes: int = ROWS) -> Value:
     """Return float32 side by side; 0 lanes: one, as a scalar."""
     return _load(address, _vector(_F32, lanes), 4)
 
 
+@host
 def load_words(address: Value, lanes: int = ROWS) -> Value:
-    """Return int32 side by side."""
-    return _load(address, _vector(_I32, lanes), 4)
+    """Return int32 side by side; stored blocks are aligned to two bytes only."""
+    return _load(address, _vector(_I32, lanes), 2)
 
 
+@host
+def load_shorts(address: Value, lanes: int = ROWS) -> Value:
+    """Return int16 side by side."""
+    return _load(address, _vector(_I16, lanes), 2)
+
+
+@host
 def load_bfloats(address: Value) -> Value:
     """Return bfloat16 side by side, widened."""
-    return (_load(address, _vector(_I16, ROWS), 2).cast("zext", _I32) << 16).cast("bitcast", _F32)
+    return (load_shorts(address).cast("zext", _I32) << 16).cast("bitcast", _F32)
 
 
+@host
 def load_halves(address: Value) -> Value:
     """Return float16 side by side, widened: by the processor where it can, else by integers.
 
@@ -189,7 +206,7 @@ def load_halves(address: Value) -> Value:
     """
     if has("f16c") or has("neon"):
         return _load(address, _vector(_F16, ROWS), 2).cast("fpext", _F32)
-    bits = _load(address, _vector(_I16, ROWS), 2).cast("zext", _I32)
+    bits = load_shorts(address).cast("zext", _I32)
     moved = (bits & 0x7FFF) << 13
     finite = (moved.cast("bitcast", _F32) * 2.0**112).cast("bitcast", _I32)
     is_finite = moved.builder.icmp_unsigned("<", moved.value, moved.like(0x7C00 << 13))
@@ -197,11 +214,13 @@ def load_halves(address: Value) -> Value:
     return (Value(moved.builder, chosen) | ((bits & 0x8000) << 16)).cast("bitcast", _F32)
 
 
+@host
 def store(address: Value, value: Value) -> None:
     """Write the lanes side by side."""
     address.builder.store(value.value, address.builder.inttoptr(address.value, value.value.type.as_pointer()), align=4)
 
 
+@host
 def splat(scalar: Value, lanes: int = ROWS) -> Value:
     """Return a scalar in every lane."""
     builder, kind = scalar.builder, scalar.value.type
@@ -210,16 +229,19 @@ def splat(scalar: Value, lanes: int = ROWS) -> Value:
     return Value(builder, builder.shuffle_vector(first, empty, ir.Constant(_vector(_I32, lanes), [0] * lanes)))
 
 
+@host
 def zeros(near: Value, integer: bool = False) -> Value:
     """Return 32 zeros, float32 or int32, in the code that ``near`` belongs to."""
     return Value(near.builder, ir.Constant(_vector(_I32 if integer else _F32, ROWS), [0] * ROWS))
 
 
+@host
 def to_float(x: Value) -> Value:
     """Return signed integers as float32."""
     return x.cast("sitofp", _F32)
 
 
+@host
 def fma(x: Value, y: Value, z: Value) -> Value:
     """Return x y + z with one rounding; y may be a scalar."""
     return call(f"llvm.fma.v{x.lanes}f32", x.value.type, x, Value(x.builder, x.like(y)), z)

@@ -6,18 +6,18 @@ Every y[t, o] is one chain of fused multiply-adds over the columns in order, fro
 
 with w exactly as refimpl dequantises it. One token unpacks weights in registers (``_dot_tile``); more tokens unpack
 a stretch of columns of a tile into a panel float32 [columns, 32] once and carry 12 tokens x 32 rows of sums over it
-at a time (``_advance``); sums wait in scratch between stretches. The chain is the same either way, so the bits are.
+at a time (``_carry_sums``); sums wait in scratch between stretches. The chain is the same, so the bits are.
 """
 
 import numba
 from numba.extending import intrinsic
 
-from gpu.executor.decode import columns_of
-from gpu.executor.jit import jit
-from gpu.executor.lanes import ROWS, Value, Variable, emit, fma, has, load_floats, loop, store, when, zeros
-from gpu.executor.pack import FORMATS
+from .decode import columns_of
+from .jit import jit
+from .lanes import ROWS, Value, Variable, emit, fma, has, load_floats, loop, store, when, zeros
+from .pack import FORMATS
 
-__all__ = ["SCRATCH_BYTES", "embedding_row", "linear_rows"]
+__all__ = ["SCRATCH_BYTES", "embedding_row", "finish_tile", "linear_rows"]
 
 _STRETCH = 256  # columns of a panel: 32 KiB, the size of a first-level cache
 _TOKENS = 256  # tokens whose sums wait in scratch
@@ -26,12 +26,12 @@ SCRATCH_BYTES = _PANEL_BYTES + _TOKENS * ROWS * 4
 """What a thread lends to a call, beginning with a cache line."""
 
 _FLOAT32 = list(FORMATS).index("float32")
-_COLUMN_BYTES = tuple((32 * layout.bytes, layout.elements) for layout in FORMATS.values())
-_SIXTEEN_LANES = has("avx512f")  # 32 registers of 16 lanes hold 12 tokens x 32 rows of sums; elsewhere 16 rows a pass
-_PASS = ROWS if _SIXTEEN_LANES else ROWS // 2
-_MOST, _MORE = (12, 8) if _SIXTEEN_LANES else (6, 6)
+_TILE_BLOCKS = tuple((layout.elements, ROWS * layout.bytes) for layout in FORMATS.values())
 
-inlined = numba.njit(inline="always")
+# 32 registers of 16 lanes hold the sums of 12 tokens x 32 rows; 16 registers of 8 lanes those of 6 tokens x 16 rows.
+_PASS, _GROUPS = (ROWS, (12, 8, 4, 2, 1)) if has("avx512f") else (ROWS // 2, (6, 4, 2, 1))
+
+inlined = numba.njit(inline="always")  # by Numba itself: no code of their own to optimise and throw away
 
 
 def _write_dot(form: Value, tile: Value, width: Value, x: Value, sums: Value) -> None:
@@ -55,7 +55,7 @@ def _write_panel(form: Value, tile: Value, width: Value, panel: Value) -> None:
         with when(form, code):
             for k, weights in columns_of(name, tile, width):
                 for j, w in enumerate(weights):
-                    store(panel + k * 128 + 128 * j, w)
+                    store(panel + k * (4 * ROWS) + 4 * ROWS * j, w)
 
 
 @intrinsic
@@ -64,11 +64,11 @@ def _unpack_tile(context, form, tile, width, panel):
     return emit(_write_panel, (form, tile, width, panel))
 
 
-def _write_advance(tokens: int, sums: Value, x: Value, stride: Value, panel: Value, columns: Value) -> None:
+def _write_group(tokens: int, sums: Value, x: Value, stride: Value, panel: Value, width: Value) -> None:
     for first in range(0, 4 * ROWS, 4 * _PASS):
         places = [sums + first + 4 * ROWS * t for t in range(tokens)]
         totals = [Variable(load_floats(place, _PASS)) for place in places]
-        for k in loop(columns):
+        for k in loop(width):
             w = load_floats(panel + first + k * (4 * ROWS), _PASS)
             for t, total in enumerate(totals):
                 total.set(fma(w, load_floats(x + stride * t + k * 4, 0), total.get()))
@@ -76,13 +76,18 @@ def _write_advance(tokens: int, sums: Value, x: Value, stride: Value, panel: Val
             store(place, total.get())
 
 
-@intrinsic(prefer_literal=True)
-def _advance(context, tokens, sums, x, stride, panel, columns):
-    """Carry the chains of ``tokens`` x 32 sums on over the columns of a panel of float32 [columns, 32].
+def _write_groups(sums: Value, x: Value, stride: Value, tokens: Value, panel: Value, width: Value) -> None:
+    for size in _GROUPS:
+        for n in loop(tokens // size):
+            _write_group(size, sums + n * (4 * ROWS * size), x + n * size * stride, stride, panel, width)
+        done = tokens // size * size
+        sums, x, tokens = sums + done * (4 * ROWS), x + done * stride, tokens % size
 
-    sums float32 [tokens, 32]; x: ``columns`` float32 for each token, ``stride`` bytes apart.
-    """
-    return emit(_write_advance, (tokens, sums, x, stride, panel, columns))
+
+@intrinsic
+def _carry_sums(context, sums, x, stride, tokens, panel, width):
+    """Carry the chains float32 [tokens, 32] ``sums`` on over a panel; ``x`` [tokens, width], ``stride`` bytes apart."""
+    return emit(_write_groups, (sums, x, stride, tokens, panel, width))
 
 
 @intrinsic
@@ -93,45 +98,25 @@ def _clear(context, sums):
 
 @intrinsic(prefer_literal=True)
 def _put(context, lanes, source, target):
-    """Copy float32 numbers: 32, or one where ``lanes`` is 0."""
+    """Copy 32 floats, or one where ``lanes`` is 0."""
     return emit(lambda lanes, source, target: store(target, load_floats(source, lanes)), (lanes, source, target))
+
+
+def _write_sum(lanes: int, left: Value, right: Value, target: Value) -> None:
+    store(target, load_floats(left, lanes) + load_floats(right, lanes))
 
 
 @intrinsic(prefer_literal=True)
 def _put_sum(context, lanes, left, right, target):
-    """Write sums of float32 numbers: 32, or one where ``lanes`` is 0."""
-
-    def write(lanes: int, left: Value, right: Value, target: Value) -> None:
-        store(target, load_floats(left, lanes) + load_floats(right, lanes))
-
-    return emit(write, (lanes, left, right, target))
+    """Write sums of 32 floats, or one where ``lanes`` is 0."""
+    return emit(_write_sum, (lanes, left, right, target))
 
 
 @inlined
 def _tile_bytes(form, width):
     """Return the bytes of a tile of that many columns."""
-    size, elements = _COLUMN_BYTES[form]
+    elements, size = _TILE_BLOCKS[form]
     return width // elements * size
-
-
-@inlined
-def _advance_all(sums, x, stride, tokens, panel, columns):
-    """``_advance`` for any number of tokens."""
-    t = 0
-    while t + _MOST <= tokens:
-        _advance(_MOST, sums + 128 * t, x + t * stride, stride, panel, columns)
-        t += _MOST
-    if t + _MORE <= tokens:
-        _advance(_MORE, sums + 128 * t, x + t * stride, stride, panel, columns)
-        t += _MORE
-    if t + 4 <= tokens:
-        _advance(4, sums + 128 * t, x + t * stride, stride, panel, columns)
-        t += 4
-    if t + 2 <= tokens:
-        _advance(2, sums + 128 * t, x + t * stride, stride, panel, columns)
-        t += 2
-    if t < tokens:
-        _advance(1, sums + 128 * t, x + t * stride, stride, panel, columns)
 
 
 @inlined
@@ -139,38 +124,35 @@ def _sum_tile(form, tile, width, x, stride, tokens, sums, panel):
     """Leave the sums of a tile for up to _TOKENS tokens in ``sums``."""
     if tokens == 1:
         _dot_tile(form, tile, width, x, sums)
-        return
-    for i in range(tokens):
-        _clear(sums + 128 * i)
-    for first in range(0, width, _STRETCH):
-        columns = min(_STRETCH, width - first)
-        part = tile + _tile_bytes(form, first)
-        if form != _FLOAT32:
-            _unpack_tile(form, part, columns, panel)
-            part = panel
-        _advance_all(sums, x + 4 * first, stride, tokens, part, columns)
+    else:
+        for t in range(tokens):
+            _clear(sums + 4 * ROWS * t)
+        for first in range(0, width, _STRETCH):
+            columns = min(_STRETCH, width - first)
+            part = tile + _tile_bytes(form, first)
+            if form != _FLOAT32:  # a tile of float32 is a panel
+                _unpack_tile(form, part, columns, panel)
+                part = panel
+            _carry_sums(sums, x + 4 * first, stride, tokens, part, columns)
 
 
 @inlined
 def finish_tile(sums, first_row, rows, tokens, y, stride, bias):
     """Add the bias to the sums of a tile and write them; rows that only fill the tile are left out."""
     whole = first_row + ROWS <= rows
-    y += 4 * first_row
-    if bias:
-        bias += 4 * first_row
+    at = 4 * first_row
     for t in range(tokens):
+        source, target = sums + 4 * ROWS * t, y + at + stride * t
         if whole and bias:
-            _put_sum(32, sums, bias, y)
+            _put_sum(ROWS, source, bias + at, target)
         elif whole:
-            _put(32, sums, y)
+            _put(ROWS, source, target)
         else:
             for i in range(0, 4 * (rows - first_row), 4):
                 if bias:
-                    _put_sum(0, sums + i, bias + i, y + i)
+                    _put_sum(0, source + i, bias + at + i, target + i)
                 else:
-                    _put(0, sums + i, y + i)
-        sums += 128
-        y += stride
+                    _put(0, source + i, target + i)
 
 
 @jit
@@ -197,4 +179,4 @@ def embedding_row(form, packed, width, row, out, scratch):
         columns = min(_STRETCH, width - first)
         _unpack_tile(form, tile + _tile_bytes(form, first), columns, scratch)
         for k in range(columns):
-            _put(0, scratch + 128 * k + 4 * (row % ROWS), out + 4 * (first + k))
+            _put(0, scratch + 4 * ROWS * k + 4 * (row % ROWS), out + 4 * (first + k))

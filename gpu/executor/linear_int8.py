@@ -13,14 +13,28 @@ from collections.abc import Sequence
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from gpu.executor.decode import BLOCKS
-from gpu.executor.jit import jit
-from gpu.executor.lanes import (
-    ROWS, Value, Variable, call, emit, has, load_floats, load_words, loop, splat, store, to_float, when, zeros,
-)  # fmt: skip
-from gpu.executor.linear import finish_tile
-from gpu.executor.pack import FORMATS
 from refimpl.contract import host
+
+from .decode import BLOCKS
+from .jit import jit
+from .lanes import (
+    ROWS,
+    Value,
+    Variable,
+    call,
+    emit,
+    has,
+    load_floats,
+    load_words,
+    loop,
+    splat,
+    store,
+    to_float,
+    when,
+    zeros,
+)
+from .linear import finish_tile
+from .pack import FORMATS
 
 __all__ = ["has_int8", "linear_rows_int8", "quantize_rows_int8"]
 

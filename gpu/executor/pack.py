@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numba.extending import intrinsic
 
-from gpu.executor.jit import jit
-from gpu.executor.lanes import ROWS
 from refimpl.contract import Array, host, require
 from refimpl.llm.quantize import Tensor
+
+from .jit import jit
+from .lanes import ROWS, emit, load_shorts, load_words, store
 
 __all__ = ["FORMATS", "Layout", "Packed", "pack"]
 
@@ -72,27 +74,34 @@ class Packed(NamedTuple):
         return self.data.ctypes.data
 
 
+@intrinsic
+def _move_half(context, source, target):
+    """Copy two bytes."""
+    return emit(lambda source, target: store(target, load_shorts(source, 0)), (source, target))
+
+
+@intrinsic
+def _move_word(context, source, target):
+    """Copy four bytes."""
+    return emit(lambda source, target: store(target, load_words(source, 0)), (source, target))
+
+
 @jit
-def _transpose(source, target, rows, blocks, head, words, tail):
-    """Copy uint16 [rows, stored row] to uint16 [tiles, packed tile], unit by unit."""
-    size = head + 2 * words + tail
+def _transpose(source, stride, rows, target, blocks, head, words, tail):
+    """Copy rows of blocks, ``stride`` bytes apart, to tiles; head, words and tail are those of ``Layout``."""
     for first in range(0, rows, 32):
         count = min(32, rows - first)
-        for block in range(blocks):
-            place = (first // 32 * blocks + block) * size * 32
-            for unit in range(size):
-                is_word = head <= unit < head + 2 * words
-                if is_word and (unit - head) % 2 == 1:
-                    continue
-                at = block * size + unit
-                base = place + unit * 32
-                if is_word:
-                    for row in range(count):
-                        target[base + 2 * row] = source[first + row, at]
-                        target[base + 2 * row + 1] = source[first + row, at + 1]
-                else:
-                    for row in range(count):
-                        target[base + row] = source[first + row, at]
+        place = source + first * stride
+        for _ in range(blocks):
+            for unit in range(head + words + tail):
+                size = 4 if head <= unit < head + words else 2
+                for row in range(count):
+                    if size == 4:
+                        _move_word(place + row * stride, target + row * 4)
+                    else:
+                        _move_half(place + row * stride, target + row * 2)
+                place += size
+                target += 32 * size
 
 
 def _aligned(size: int) -> Array:
@@ -119,6 +128,6 @@ def pack(tensor: Tensor) -> Packed:
     blocks = columns // layout.elements
     target = _aligned(-(-rows // ROWS) * ROWS * blocks * layout.bytes)
     if target.size:
-        source = np.ascontiguousarray(data).view(np.uint16)
-        _transpose(source, target.view(np.uint16), rows, blocks, layout.head, layout.words, layout.tail)
+        source, stride = np.ascontiguousarray(data), blocks * layout.bytes
+        _transpose(source.ctypes.data, stride, rows, target.ctypes.data, blocks, layout.head, layout.words, layout.tail)
     return Packed(list(FORMATS).index(name), rows, columns, target)
