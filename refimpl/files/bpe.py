@@ -50,9 +50,10 @@ def spelled_bytes(token: str) -> bytes:
 
 @host
 def byte_pair_encoding(
-    vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]], pattern: str, *, extra: Sequence[str] = ()
+    vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]], pattern: str, *,
+    extra: Sequence[str] = (), unknown: int = -1,
 ) -> tuple[tiktoken.Encoding, list[int]]:
-    """Build the encoder and the table from its ranks to ids; -1 stands for a byte that has no token.
+    """Build the encoder and the table from its ranks to ids; ``unknown`` stands for a byte that has no token.
 
     ``extra`` are tokens that no merge makes and that stand for a whole word all the same.
 
@@ -64,7 +65,7 @@ def byte_pair_encoding(
     >>> [ids[rank] for rank in encoding.encode_ordinary("abba?")]
     [9, 8, 7, -1]
     """
-    ids = [vocabulary.get(letter, -1) for letter in _LETTERS]
+    ids = [vocabulary.get(letter, unknown) for letter in _LETTERS]
     ranks = {bytes([byte]): byte for byte in range(256)}
     for left, right in merges:
         product = left + right

@@ -24,11 +24,13 @@ def _assemble(
     merges: Iterable[tuple[str, str]],
     stages: tuple[str, ...],
     whole_words: bool,
+    unknown: int = -1,
     **fields: Any,
 ) -> Tokenizer:
     """Build the tokenizer from ordinary tokens, special tokens, merges and stages.
 
-    ``whole_words``: a word that is a token needs no merges to become it ("ignore_merges").
+    ``whole_words``: a word that is a token needs no merges to become it ("ignore_merges"). ``unknown``: the id that
+    stands for a byte without a token; -1 drops it.
     """
     if any(type(id) is not int or not 0 <= id < _MAX_VOCABULARY for id in (*words.values(), *specials.values())):
         raise CheckpointError(f"token ids must be integers from 0 to {_MAX_VOCABULARY - 1}")
@@ -41,7 +43,7 @@ def _assemble(
         first = tuple(regex.compile(covering(stage)) for stage in stages[:-1])
     except regex.error as error:
         raise CheckpointError(f"the pre-tokenizer pattern cannot be read: {error}") from error
-    encoding, ids = byte_pair_encoding(words, merges, covering(stages[-1]), extra=extra)
+    encoding, ids = byte_pair_encoding(words, merges, covering(stages[-1]), extra=extra, unknown=unknown)
     tokens = tuple(named.get(id, b"") for id in range(max(named, default=-1) + 1))
     return Tokenizer(tokens, specials, encoding=encoding, ids=ids, stages=first, **fields)
 
@@ -106,38 +108,52 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
         return None
     data = read_json(folder / "tokenizer.json")
     settings = read_json(path) if (path := folder / "tokenizer_config.json").is_file() else {}
-    match data.get("model"):
-        case {"vocab": dict(words), "merges": [*merges], **options} if options.get("type", "BPE") == "BPE":
-            unusual = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout", "fuse_unk")
-        case model:
-            kind = model.get("type") if isinstance(model, dict) else model
-            raise CheckpointError(f"{folder / 'tokenizer.json'} holds a {kind} tokenizer: {_KINDS}")
-    if any(options.get(name) for name in unusual):
-        raise CheckpointError(f"{folder / 'tokenizer.json'} uses one of {', '.join(unusual)}: {_KINDS}")
-    specials, controls = {}, set()
-    for entry in data.get("added_tokens") or ():
-        match entry:
-            case {"id": int(id), "content": str(text)} if text:
-                specials[text] = id
-                controls |= {id} if entry.get("special") else set()
-            case _:
-                raise CheckpointError(f"{folder / 'tokenizer.json'}: an added token needs id and content, got {entry}")
+    model = _read_model(data.get("model"))
+    specials, controls = _read_added(data.get("added_tokens") or [])
     bos, eos = (_content(settings.get(name)) for name in ("bos_token", "eos_token"))
     leading = _leading_special(data.get("post_processor"))
-    known = words | specials
+    known = model["vocab"] | specials
     return _assemble(
-        words,
+        model["vocab"],
         specials,
-        map(_read_merge, merges),
+        map(_read_merge, model["merges"]),
         read_stages(data.get("pre_tokenizer")),
-        whole_words=bool(options.get("ignore_merges")),
-        controls=frozenset(controls),
+        whole_words=bool(model.get("ignore_merges")),
+        unknown=known.get(_content(model.get("unk_token")), -1),
+        controls=controls,
         nfc=_is_nfc(data.get("normalizer")),
         bos_id=known.get(leading or bos),
         eos_ids=(known[eos],) if eos in known else (),
         add_bos=leading is not None,
         chat_template=_read_template(folder, settings),
     )
+
+
+def _read_model(model: Any) -> dict[str, Any]:
+    """Check that the model of a tokenizer.json is plain BPE, with a vocabulary and merges."""
+    match model:
+        case {"vocab": dict(), "merges": [*_], **options} if options.get("type", "BPE") == "BPE":
+            unusual = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout", "fuse_unk")
+            for name in unusual:
+                if options.get(name):
+                    raise CheckpointError(f"the tokenizer has {name}: {_KINDS}")
+            return dict(model)
+        case _:
+            kind = model.get("type") if isinstance(model, dict) else model
+            raise CheckpointError(f"tokenizer.json holds a model of type {str(kind)[:80]}: {_KINDS}")
+
+
+def _read_added(added: Any) -> tuple[dict[str, int], frozenset[int]]:
+    """Read the added tokens of a tokenizer.json: ids by spelling, and the ids of those that are control tokens."""
+    specials, controls = dict[str, int](), set[int]()
+    for entry in added if isinstance(added, list) else [added]:
+        match entry:
+            case {"id": int(id), "content": str(text)} if text:
+                specials[text] = id
+                controls |= {id} if entry.get("special") else set()
+            case _:
+                raise CheckpointError(f"an added token has id and content, got {str(entry)[:80]}")
+    return specials, frozenset(controls)
 
 
 def _content(token: Any) -> str:

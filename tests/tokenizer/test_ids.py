@@ -1,12 +1,14 @@
 """Ids are those of the `tokenizers` library, and ids give the text back."""
 
+import json
 import unicodedata
 
 import pytest
+import tokenizers
 from hypothesis import given
 
-from refimpl.files.tokenizer import tokenizer_from_gguf
-from tests.tokenizer.trained import PRE_TOKENIZERS, SPECIALS, TEXTS, gguf_metadata, ours, train
+from refimpl.files.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
+from tests.tokenizer.trained import PRE_TOKENIZERS, SPECIALS, TEXTS, gguf_metadata, ours, train, write
 
 KINDS = sorted(PRE_TOKENIZERS)
 
@@ -43,6 +45,14 @@ def test_bytes_without_a_token_are_dropped(text):
     assert tokenizer.decode(tokenizer.encode(text)) == kept.decode("utf-8", "replace")
     if len(kept) == len(text.encode()):
         assert tokenizer.encode(text, special=True) == oracle.encode(text, add_special_tokens=False).ids
+
+
+@given(text=TEXTS)
+def test_bytes_without_a_token_may_be_an_unknown_one(text):
+    data = json.loads(train("gpt-2", whole_alphabet=False).to_str())
+    data["model"]["unk_token"] = "<|end|>"
+    expected = tokenizers.Tokenizer.from_str(json.dumps(data)).encode(text, add_special_tokens=False).ids
+    assert tokenizer_from_folder(write(data)).encode(text, special=True) == expected
 
 
 @pytest.mark.parametrize("kind", ["gpt-2", "llama-bpe", "qwen2", "smollm"])
