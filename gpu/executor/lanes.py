@@ -2,7 +2,7 @@
 
 A ``Value`` stands for a number, an address or a vector in code that is being made: ``to_float((words >> 4) & 15)``
 appends LLVM instructions and returns the Value of the last one; ``for k in loop(columns)`` appends a loop around its
-body. Numba would compile the same text, but types and optimises each small function by itself: 20 times slower.
+body. Numba would compile the same text, but types and optimises each small function by itself: eight times slower.
 
 The instructions are generic LLVM vector IR, of which LLVM makes two registers of AVX-512, four of AVX2 or eight of
 NEON. Each is one IEEE operation a lane, in the order written; nothing here may be reassociated, so equal inputs give

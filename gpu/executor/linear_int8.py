@@ -123,16 +123,16 @@ def linear_rows_int8(form, packed, width, rows, begin, end, q, scales, sums, tok
     The other arguments are those of ``linear_rows``; form is one that ``has_int8`` knows.
     """
     blocks = width // 32
-    size = blocks * _TILE_BLOCK[form]
     for tile in range(begin, end):
-        place = packed + tile * size
+        place = packed + tile * blocks * _TILE_BLOCK[form]
         t = 0
         while t < tokens:
-            count = _TOGETHER if t + _TOGETHER <= tokens else 1
             q_t, scales_t, sums_t = q + t * width, scales + 4 * t * blocks, sums + 4 * t * blocks
-            if count == _TOGETHER:
+            if t + _TOGETHER <= tokens:
+                count = _TOGETHER
                 _sum_tile(_TOGETHER, form, place, width, q_t, scales_t, sums_t, scratch)
             else:
+                count = 1
                 _sum_tile(1, form, place, width, q_t, scales_t, sums_t, scratch)
             finish_tile(scratch, ROWS * tile, rows, count, y + t * y_stride, y_stride, bias)
             t += count

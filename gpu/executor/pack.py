@@ -19,6 +19,7 @@ from refimpl.llm.quantize import Tensor
 
 from .jit import jit
 from .lanes import ROWS, emit, load_shorts, load_words, store
+from .memory import aligned
 
 __all__ = ["FORMATS", "Layout", "Packed", "pack"]
 
@@ -104,13 +105,6 @@ def _transpose(source, stride, rows, target, blocks, head, words, tail):
                 target += 32 * size
 
 
-def _aligned(size: int) -> Array:
-    """Return ``size`` bytes of zeros that begin with a cache line."""
-    memory = np.zeros(size + 64, np.uint8)
-    first = -memory.ctypes.data % 64
-    return memory[first : first + size]
-
-
 @host
 def pack(tensor: Tensor) -> Packed:
     """Lay out a matrix in tiles.
@@ -126,7 +120,7 @@ def pack(tensor: Tensor) -> Packed:
     require(name in FORMATS, "C2", f"weights are one of {', '.join(FORMATS)}, got {name!r}")
     layout, (rows, columns) = FORMATS[name], tensor.shape
     blocks = columns // layout.elements
-    target = _aligned(-(-rows // ROWS) * ROWS * blocks * layout.bytes)
+    target = aligned(-(-rows // ROWS) * ROWS * blocks * layout.bytes)
     if target.size:
         source, stride = np.ascontiguousarray(data), blocks * layout.bytes
         _transpose(source.ctypes.data, stride, rows, target.ctypes.data, blocks, layout.head, layout.words, layout.tail)
