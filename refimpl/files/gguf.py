@@ -199,6 +199,8 @@ def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         entries = [_read_entry(cursor) for _ in range(tensors)]
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is damaged: the text before byte {cursor.at} is not UTF-8") from error
+    if metadata.get("split.count", 1) != 1:
+        raise CheckpointError(f"{path} is one of {metadata['split.count']} parts of a model; only whole files are read")
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise CheckpointError(f"{path}: general.alignment must be a power of two, got {alignment!r}")

