@@ -50,11 +50,10 @@ def _assemble(
 
 def _read_merge(merge: Any) -> tuple[str, str]:
     """Read a merge in either spelling: "a b" or ["a", "b"]."""
-    match merge.split(" ") if isinstance(merge, str) else merge:
-        case [str(left), str(right)]:
-            return left, right
-        case _:
-            raise CheckpointError(f"a merge is two tokens, got {str(merge)[:80]}")
+    parts = merge.split(" ") if isinstance(merge, str) else merge
+    if not isinstance(parts, list) or len(parts) != 2 or {*map(type, parts)} != {str}:
+        raise CheckpointError(f"a merge is two tokens, got {str(merge)[:80]}")
+    return parts[0], parts[1]
 
 
 def _is_nfc(normalizer: Any) -> bool:
