@@ -7,12 +7,11 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from gpu.executor.attention import PAGE
-from gpu.executor.cache import page_bytes
 from gpu.executor.cpu import memory_bytes
 from gpu.executor.plan import CHUNK
 from gpu.explain import (
     Part,
+    cache_bytes_per_token,
     cache_bytes_read,
     fit_line,
     phase_parts,
@@ -46,12 +45,11 @@ def explain_memory(model: Any, tokens: int, interpreter: int) -> list[str]:
 
     The executor holds activations for a whole chunk of tokens, and its cache in whole pages.
     """
-    weights, pages = weight_bytes(model.weights), -(-tokens // PAGE)
-    work = memory_bytes(model.spec, model.weights, 0) - weights
-    held = weights + pages * page_bytes(model.spec) + work + interpreter
-    cache = f"cache {pages * page_bytes(model.spec) / 1e6:.1f} ({page_bytes(model.spec) // PAGE:,} B x {tokens} tokens)"
+    weights, empty = weight_bytes(model.weights), memory_bytes(model.spec, model.weights, 0)
+    held, work = memory_bytes(model.spec, model.weights, tokens), empty - weights
+    cache = f"cache {(held - empty) / 1e6:.1f} ({cache_bytes_per_token(model.spec):,} B x {tokens} tokens, in pages)"
     rest = f"activations {work / 1e6:.1f} + interpreter {interpreter / 1e6:.1f}"
-    return [f"memory: weights {weights / 1e6:.1f} + {cache} + {rest} = {held / 1e6:.0f} MB"]
+    return [f"memory: weights {weights / 1e6:.1f} + {cache} + {rest} = {(held + interpreter) / 1e6:.0f} MB"]
 
 
 def _decode_seconds(model: Any, context: int, repeats: int = 9) -> float:

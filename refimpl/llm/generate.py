@@ -123,6 +123,11 @@ class Reply:
         self.stream = TextStream(tuple(self.stop))
 
     @property
+    def longest(self) -> int:
+        """The most tokens that prompt and answer may have together."""
+        return min(self.context, len(self.prompt) + (self.context if self.max_tokens is None else self.max_tokens))
+
+    @property
     def pending(self) -> list[int]:
         """The ids that the model has not seen: the prompt, later the last token."""
         return self.output[-1:] or self.prompt

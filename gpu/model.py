@@ -1,0 +1,132 @@
+"""A model on a device. Its face is that of ``refimpl.model.Model``; what computes is an executor."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu.device import pick
+from gpu.executor.attention import PAGE
+from gpu.executor.cpu import CpuExecutor
+from refimpl.contract import Array, Float, UsageError, host
+from refimpl.files.tokenizer import Tokenizer
+from refimpl.llm.generate import Reply, Token
+from refimpl.llm.quantize import Tensor
+from refimpl.llm.sampler import Chain, sampling_chain
+from refimpl.model import Prompt, Source, check_ids, open_model, prompt_ids
+from refimpl.models.spec import ModelSpec
+
+__all__ = ["Model", "load_model"]
+
+
+@host
+def load_model(
+    ref: str | Path, device: str = "auto", *, dtype: str | None = None, threads: int | None = None,
+    activations: str = "float32", context: int | None = None, offline: bool = False,
+) -> "Model":  # fmt: skip
+    """Open a model and make it ready to run on a device."""
+    pick(device)
+    source = open_model(ref, offline=offline)
+    most = source.spec.max_positions
+    if context is not None and not 0 < context <= most:
+        raise UsageError(f"a context of {context} tokens: this model takes from 1 to {most}")
+    executor = CpuExecutor(
+        source.spec, source.weights, threads=threads, activations=activations, dtype=dtype, context=context or most
+    )
+    return Model(source, executor)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model ready to run: the files it came from, and the executor that holds its weights."""
+
+    source: Source
+    executor: CpuExecutor
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.source.spec
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.source.tokenizer
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights as the files hold them."""
+        return self.source.weights
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a sequence."""
+        return self.executor.context
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The ids that end an answer: those of the config, or else of the tokenizer."""
+        return self.spec.eos_ids or (self.tokenizer.eos_ids if self.tokenizer else ())
+
+    def prompt_ids(self, prompt: Prompt, *, system: str | None = None, raw: bool = True) -> list[int]:
+        """Turn text, ids or messages into ids; text is a user's message unless ``raw``."""
+        return prompt_ids(prompt, self.tokenizer, system=system, raw=raw)
+
+    def logits(self, ids: Sequence[int] | Array) -> Float[Array, "T V"]:
+        """Return the logits at every position."""
+        return self.executor.logits(check_ids(ids, self.spec))
+
+    def hidden_states(self, ids: Sequence[int] | Array) -> list[Float[Array, "T D"]]:
+        """Return L + 1 arrays: the embeddings, then the output of every layer, the last after the final norm."""
+        return self.executor.hidden_states(check_ids(ids, self.spec))
+
+    def greedy(self, ids: Sequence[int] | Array, n: int) -> list[int]:
+        """Continue by the n likeliest tokens, one after the other, whatever they are."""
+        prompt = check_ids(ids, self.spec).tolist()
+        return [token.id for token in self.generate(prompt, max_tokens=n, ignore_eos=True)]
+
+    def generate(
+        self, prompt: Prompt, *, system: str | None = None, raw: bool = False, **settings: Any
+    ) -> Iterator[Token]:
+        """Answer a prompt, token by token; ``settings`` are those of ``generate_batch``."""
+        ids = self.prompt_ids(prompt, system=system, raw=raw)
+        return (token for _, token in self.generate_batch([ids], **settings))
+
+    def generate_batch(
+        self, prompts: Sequence[Prompt], *, chain: Chain | None = None, max_tokens: int | None = None,
+        stop: Sequence[str] = (), ignore_eos: bool = False, seed: int = 0, logprobs: int = 0, **sampling: Any,
+    ) -> Iterator[tuple[int, Token]]:  # fmt: skip
+        """Answer prompts together, as (number of the prompt, token): every step runs all answers that go on.
+
+        What a prompt is answered does not depend on its neighbours; its number keys its draws. ``sampling`` takes the
+        keywords of ``sampling_chain`` (temperature, top_k ...), ``chain`` any other order of steps.
+        """
+        replies = [
+            Reply(
+                check_ids(self.prompt_ids(prompt), self.spec).tolist(), context=self.context, max_tokens=max_tokens,
+                chain=sampling_chain(**sampling) if chain is None else chain, stop=stop, seed=seed, request=number,
+                logprobs=logprobs, eos_ids=() if ignore_eos else self.eos_ids,
+                token_bytes=self.tokenizer.token_bytes if self.tokenizer else None,
+            )
+            for number, prompt in enumerate(prompts)
+        ]  # fmt: skip
+        return self._run(replies)
+
+    def _run(self, replies: list[Reply]) -> Iterator[tuple[int, Token]]:
+        """Step the replies that go on; one begins when the cache has room for all that it may become."""
+        waiting = [number for number, reply in enumerate(replies) if reply.ended is None]
+        places: dict[int, Any] = {}  # of the replies that run: their sequences
+        try:
+            while waiting or places:
+                while waiting and self._fits([replies[number] for number in [*places, waiting[0]]]):
+                    places[waiting.pop(0)] = self.executor.new_sequence()
+                items = [(sequence, replies[number].pending) for number, sequence in places.items()]
+                for number, logits in zip(list(places), self.executor.step(items), strict=True):
+                    yield number, replies[number].take(logits)
+                    if replies[number].ended is not None:
+                        self.executor.free(places.pop(number))
+        finally:
+            for sequence in places.values():
+                self.executor.free(sequence)
+
+    def _fits(self, replies: list[Reply]) -> bool:
+        pages = sum(-(-reply.longest // PAGE) for reply in replies)
+        return len(replies) == 1 or pages <= self.executor.cache.count
