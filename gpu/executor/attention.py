@@ -12,9 +12,9 @@ A key that a query may not see is left out of its sums (not multiplied by 0): ga
 into a result.
 """
 
-from .elementary import exp
-from .jit import inlined, jit
-from .vector import (
+from gpu.executor.elementary import exp
+from gpu.executor.jit import inlined, jit
+from gpu.executor.vector import (
     LANES, fma, fold_max, fold_sum, int_at, keep, load, load_part, splat, splat_at, store, store_part, vmax,
 )
 

@@ -6,15 +6,15 @@ long stretches: pages of their own, 8 KB here and there, came at half the speed.
 backed by the system when it is first written, so resident memory follows use; a freed page is the next to be dealt out.
 """
 
-import dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from refimpl.contract import Array, UsageError
 from refimpl.models.spec import ModelSpec
 
-from .attention import BLOCK, PAGE
-from .memory import aligned
+from gpu.executor.attention import BLOCK, PAGE
+from gpu.executor.memory import aligned
 
 __all__ = ["PagedCache", "Sequence", "block_bytes", "head_bytes", "value_dim"]
 

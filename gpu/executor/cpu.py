@@ -16,17 +16,17 @@ from refimpl.llm.position import rope_frequencies, rope_table
 from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec
 
-from .attention import BLOCK, PAGE, SPLIT
-from .cache import PagedCache, Sequence, block_bytes, head_bytes, value_dim
-from .elementary import ACTIVATIONS
-from .jit import is_cold
-from .linear import SCRATCH_BYTES
-from .memory import aligned, row_bytes
-from .plan import CHUNK, TILE_ROWS, Plan, Segment, cut
-from .program import PROGRAM
-from .step import PHASES_PER_LAYER, run_step
-from .threads import Pool
-from .weights import Weights
+from gpu.executor.attention import BLOCK, PAGE, SPLIT
+from gpu.executor.cache import PagedCache, Sequence, block_bytes, head_bytes, value_dim
+from gpu.executor.elementary import ACTIVATIONS
+from gpu.executor.jit import is_cold
+from gpu.executor.linear import SCRATCH_BYTES
+from gpu.executor.memory import aligned, row_bytes
+from gpu.executor.plan import CHUNK, TILE_ROWS, Plan, Segment, cut
+from gpu.executor.program import PROGRAM
+from gpu.executor.step import PHASES_PER_LAYER, run_step
+from gpu.executor.threads import Pool
+from gpu.executor.weights import Weights
 
 __all__ = ["CpuExecutor", "first_step_compiles", "memory_bytes"]
 
@@ -84,7 +84,8 @@ class CpuExecutor:
         self.spec, self.context = spec, context or spec.max_positions
         if not 0 < self.context <= (spec.max_positions if spec.rope is None else 1 << 40):
             raise UsageError(f"a context of {self.context} tokens; the model has {spec.max_positions} positions")
-        self.weights = Weights(spec, weights, dtype)
+        self._int8 = activations == "int8"
+        self.weights = Weights(spec, weights, dtype, self._int8)
         self.cache = PagedCache(spec, max(self.context, capacity or 0))
         group, splits = spec.num_heads // spec.num_kv_heads, -(-self.context // SPLIT)
         self.threads = threads or _cores()
@@ -104,7 +105,7 @@ class CpuExecutor:
             "kv_heads": spec.num_kv_heads, "group": group, "head_dim": spec.head_dim, "value_dim": value_dim(spec),
             "rope_pairs": 0 if spec.rope is None else spec.rope.dim // 2,
             "interleaved": spec.rope is not None and spec.rope.interleaved,
-            "layer_norm": spec.norm == "layer", "gated": weights.gated, "activation": ACTIVATIONS.index(spec.activation),
+            "layer_norm": spec.norm == "layer", "gated": spec.gated, "int8": self._int8, "activation": ACTIVATIONS.index(spec.activation),
             "eps": spec.norm_eps, "scale": spec.head_dim**-0.5,
             "layer_table": weights.layers.ctypes.data, "matrices": weights.matrices.ctypes.data,
             "final_gain": weights.vector("final_norm.gain"), "final_bias": weights.vector("final_norm.bias"),
@@ -122,8 +123,13 @@ class CpuExecutor:
         part = 4 * (value_dim(self.spec) + 32) * self.spec.num_heads
         self._buffers["parts"] = aligned(plan.max_parts * part)
         program["parts"], program["teams"] = self._buffers["parts"].ctypes.data, self._pool.teams.ctypes.data
-        for name in ("ids", "positions", "tables", "tiles", "merges", "wanted"):
+        widest = max(_buffer_widths(self.spec).values()) if self._int8 else 0
+        for name, size in {"codes": widest, "scales": widest // 8 + 4, "sums": widest // 8 + 4}.items():
+            self._buffers[name] = aligned(CHUNK * size)
+            program[name] = self._buffers[name].ctypes.data
+        for name in ("ids", "positions", "tables", "wanted"):
             program[name] = getattr(plan, name).ctypes.data
+        program["last_tiles"], program["last_merges"] = plan.last.tiles.ctypes.data, plan.last.merges.ctypes.data
         if self._rope is not None:
             program["cos"], program["sin"] = (table.ctypes.data for table in self._rope)
     def new_sequence(self, prompt_length: int = 0) -> Sequence:
@@ -200,7 +206,9 @@ class CpuExecutor:
             plan.fill(segments, every_row)
             self._fill_rope(segments)
             program["tokens"], program["rows"] = plan.tokens, plan.rows
-            program["tile_count"], program["merge_count"] = plan.tile_count, plan.merge_count
+            program["tiles"], program["merges"] = plan.all.tiles.ctypes.data, plan.all.merges.ctypes.data
+            program["tile_count"], program["merge_count"] = plan.all.tile_count, plan.all.merge_count
+            program["last_tile_count"], program["last_merge_count"] = plan.last.tile_count, plan.last.merge_count
             program["states"] = 0 if states is None else states.ctypes.data
             program["logits"] = 0 if logits is None or plan.rows == 0 else logits.ctypes.data
             self._pool.run(run_step, self._program.ctypes.data)

@@ -4,8 +4,8 @@ Every row is summed in one fixed order, sixteen partial sums by index modulo 16 
 a row's bits depend on nothing but the row.
 """
 
-from .jit import inlined
-from .vector import (
+from gpu.executor.jit import inlined
+from gpu.executor.vector import (
     LANES, fma, fold_sum, is_nan, keep, less, load, load_part, power_of_two, round_even, select, splat, store,
     store_part, vmax, vsqrt,
 )

@@ -10,9 +10,9 @@ import numpy as np
 
 from refimpl.contract import Array
 
-from .attention import SPLIT
-from .cache import Sequence
-from .program import TILE
+from gpu.executor.attention import SPLIT
+from gpu.executor.cache import Sequence
+from gpu.executor.program import TILE
 
 __all__ = ["CHUNK", "TILE_ROWS", "Plan", "Segment", "cut"]
 
@@ -48,54 +48,67 @@ def cut(items: Row[tuple[Sequence, Array]]) -> list[list[Segment]]:
     return [step for step in steps if step]
 
 
+class _Tiles:
+    """Tiles of queries, and the queries whose splits several threads attend."""
+
+    def __init__(self, max_parts: int) -> None:
+        self.max_parts = max_parts
+        self.tiles, self.merges = np.zeros(CHUNK + max_parts, TILE), np.zeros(CHUNK, TILE)
+        self.tile_count = self.merge_count = self._parts = 0
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.tile_count = self.merge_count = self._parts = 0
+
+    def add(self, row: int, queries: int, position: int, share: bool) -> None:
+        """Add a tile whose last query stands at ``position``; ``share`` cuts a lone query into its splits."""
+        splits = position // SPLIT + 1
+        if share and queries == 1 and 1 < splits <= self.max_parts - self._parts:
+            for split in range(splits):
+                self._put(row, 1, split, split + 1, self._parts + split)
+            self.merges[self.merge_count] = (row, 1, 0, splits, self._parts)
+            self.merge_count += 1
+            self._parts += splits
+        else:
+            self._put(row, queries, 0, splits, -1)
+
+    def _put(self, *tile: int) -> None:
+        self.tiles[self.tile_count] = tile
+        self.tile_count += 1
+
+
 class Plan:
-    """The tables of a step, allocated once."""
+    """The tables of a step, allocated once. ``last`` are the tiles of the wanted rows, which alone end the last layer."""
 
     def __init__(self, group: int, kv_heads: int, threads: int, max_splits: int) -> None:
         self.max_parts = max(64, max_splits)
         self._tile_queries = max(1, TILE_ROWS // group)
-        self._enough = 4 * threads  # tasks that keep all threads busy
-        self._kv_heads = kv_heads
+        self._enough = -(-4 * threads // kv_heads)  # tiles that keep all threads busy
         self.ids, self.positions, self.tables, self.wanted = np.zeros((4, CHUNK), np.int64)
-        self.tiles = np.zeros(CHUNK + self.max_parts, TILE)
-        self.merges = np.zeros(CHUNK, TILE)
-        self.tokens = self.rows = self.tile_count = self.merge_count = 0
+        self.all, self.last = _Tiles(self.max_parts), _Tiles(self.max_parts)
+        self.tokens = self.rows = 0
 
     def fill(self, segments: list[Segment], every_row: bool = False) -> None:
         """Write the tables of a step; the wanted rows are the segments' last ones that have a result, or all."""
-        self.tokens = self.rows = self.tile_count = self.merge_count = 0
-        tiles = sum(-(-len(segment.ids) // self._tile_queries) for segment in segments)
-        shared = tiles * self._kv_heads < self._enough
-        parts = 0
+        self.tokens = self.rows = 0
+        self.all.clear()
+        self.last.clear()
+        few = sum(-(-len(segment.ids) // self._tile_queries) for segment in segments) < self._enough
+        few_results = sum(segment.result >= 0 for segment in segments) < self._enough
         for segment in segments:
             first, count = self.tokens, len(segment.ids)
+            end = segment.start + count
             self.ids[first : first + count] = segment.ids
-            self.positions[first : first + count] = np.arange(segment.start, segment.start + count)
+            self.positions[first : first + count] = np.arange(segment.start, end)
             self.tables[first : first + count] = segment.sequence.table.ctypes.data
-            splits = (segment.start + count - 1) // SPLIT + 1
-            if shared and count == 1 and 1 < splits <= self.max_parts - parts:
-                self._share(first, splits, parts)
-                parts += splits
-            else:
-                self._tile(first, segment.start, count)
+            for done in range(0, count, self._tile_queries):
+                queries = min(self._tile_queries, count - done)
+                self.all.add(first + done, queries, segment.start + done + queries - 1, few)
             self.tokens += count
             if segment.result >= 0 and not every_row:
+                self.last.add(self.rows, 1, end - 1, few_results)
                 self.wanted[self.rows] = self.tokens - 1
                 self.rows += 1
         if every_row:
             self.rows = self.tokens
             self.wanted[: self.rows] = np.arange(self.rows)
-
-    def _tile(self, first: int, start: int, count: int) -> None:
-        for done in range(0, count, self._tile_queries):
-            queries = min(self._tile_queries, count - done)
-            splits = (start + done + queries - 1) // SPLIT + 1
-            self.tiles[self.tile_count] = (first + done, queries, 0, splits, -1)
-            self.tile_count += 1
-
-    def _share(self, row: int, splits: int, part: int) -> None:
-        for split in range(splits):
-            self.tiles[self.tile_count] = (row, 1, split, split + 1, part + split)
-            self.tile_count += 1
-        self.merges[self.merge_count] = (row, 1, 0, splits, part)
-        self.merge_count += 1

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import numba
 import numpy as np
 
-from .jit import inlined
-from .team import TEAM, pointer
+from gpu.executor.jit import inlined
+from gpu.executor.team import TEAM, pointer
 
 __all__ = [
     "LAYER", "MATRICES", "MATRIX", "PROGRAM", "TILE", "W_DOWN", "W_GATE", "W_K", "W_O", "W_Q", "W_UP", "W_V",
@@ -25,8 +25,9 @@ def _record(names: str, floats: Iterable[str] = ()) -> np.dtype[np.void]:
     return np.dtype([(name, np.float64 if name in floats else np.int64) for name in names.split()])
 
 
-MATRIX = _record("form address width rows bias")
-"""Output rows and input width, the code of the format, the addresses of the packed tiles and of the bias (0: none)."""
+MATRIX = _record("form address width rows bias int8")
+"""The code of the format, the address of the packed tiles, the input width, the output rows, the address of the bias
+(0: none), and whether its input is rounded to int8."""
 
 LAYER = _record("attention_gain attention_bias mlp_gain mlp_bias q_gain k_gain window")
 """Addresses of float32 vectors (0: none); and the keys that a query sees, its own included."""
@@ -34,23 +35,24 @@ LAYER = _record("attention_gain attention_bias mlp_gain mlp_bias q_gain k_gain w
 TILE = _record("row count first last part")
 """Queries that are attended together: token rows row .. row + count - 1 of one sequence over the splits first .. last - 1.
 
-``part`` is -1, or the place of the split's parts in memory when ``merge`` joins splits that several threads attended.
+``part`` is -1, or the place of the split's parts in memory when several threads attend the splits of a query.
 """
 
 PROGRAM = _record(
     # the model: flags and sizes
-    "layers hidden ffn heads kv_heads group head_dim value_dim rope_pairs interleaved layer_norm gated activation "
+    "layers hidden ffn heads kv_heads group head_dim value_dim rope_pairs interleaved layer_norm gated activation int8 "
     "eps scale "
     # addresses of its tables; layers x 7 matrices, then embedding and head
     "layer_table matrices final_gain final_bias position_table position_stride "
     # geometry of a cache page, in bytes: of a layer, and of a key/value head in it
     "layer_bytes head_bytes "
-    # buffers, an address and the bytes of a row each
+    # buffers, an address and the bytes of a row each; rows rounded to int8; parts of attention; the threads' records
     "x x_stride normed normed_stride q q_stride k k_stride v v_stride mixed mixed_stride gate gate_stride "
-    "up up_stride parts teams "
-    # the step: counts, and addresses of int64 per token (ids, positions, addresses of page tables), of tiles,
-    # of the tokens' cosines and sines, of the token rows whose result is wanted, and of where it goes
-    "tokens rows tile_count merge_count ids positions tables tiles merges cos sin wanted states logits logits_stride",
+    "up up_stride codes scales sums parts teams "
+    # the step: tokens, and addresses of int64 for each (ids, positions, addresses of page tables), of their cosines
+    # and sines; tiles of queries and those to merge; rows whose result is wanted, where it goes, and their own tiles
+    "tokens ids positions tables cos sin tiles tile_count merges merge_count "
+    "rows wanted states logits logits_stride last_tiles last_tile_count last_merges last_merge_count",
     floats=("eps", "scale"),
 )
 

@@ -1,10 +1,10 @@
 """Between projection and attention: norms of the heads, rotation by position, and the append to the cache."""
 
-from .attention import PAGE, values_of
-from .elementary import rms_norm_row
-from .jit import inlined, jit
-from .program import words_at
-from .vector import LANES, float_at, int_at, load_part, put_float, store_part
+from gpu.executor.attention import PAGE, values_of
+from gpu.executor.elementary import rms_norm_row
+from gpu.executor.jit import inlined, jit
+from gpu.executor.program import words_at
+from gpu.executor.vector import LANES, float_at, int_at, load_part, put_float, store_part
 
 __all__ = ["append_token"]
 

@@ -5,20 +5,20 @@ tile of 32 output rows of a matrix over all tokens, or a tile of queries with on
 by one task in one order, whatever the other tokens, the chunk, the pages and the threads: a request's bits are its own.
 """
 
-from .attention import attend_split, finish, first_split, fold, gather_queries, partial_floats
-from .elementary import activate, layer_norm_row, rms_norm_row
-from .jit import inlined, jit
-from .linear import embedding_row, linear_rows
-from .program import (
-    W_DOWN, W_GATE, W_K, W_O, W_Q, W_UP, W_V, layer_at, matrix_at, program_at, team_at, tile_at, words_at,
+from gpu.executor.attend import append, attend
+from gpu.executor.elementary import activate, layer_norm_row, rms_norm_row
+from gpu.executor.jit import inlined, jit
+from gpu.executor.linear import embedding_row, linear_rows
+from gpu.executor.linear_int8 import linear_rows_int8, quantize_rows_int8
+from gpu.executor.program import (
+    W_DOWN, W_GATE, W_K, W_O, W_Q, W_UP, W_V, layer_at, matrix_at, program_at, team_at, words_at,
 )
-from .rotary import append_token
-from .team import tasks
-from .vector import LANES, load, load_part, store, store_part
+from gpu.executor.team import tasks
+from gpu.executor.vector import LANES, load_part, store_part
 
 __all__ = ["PHASES_PER_LAYER", "run_step"]
 
-PHASES_PER_LAYER = 10
+PHASES_PER_LAYER = 12
 _ROWS = 32  # of a tile of a matrix
 
 
@@ -30,7 +30,13 @@ def _tiles(matrix):
 
 @jit
 def _multiply(program, team, matrix, tile, x, x_stride, tokens, y, y_stride):
-    """Write one tile of y = x w^T + b."""
+    """Write one tile of y = x w^T + b; a matrix that takes int8 reads x as ``_round_row`` left it."""
+    if matrix.int8:
+        linear_rows_int8(
+            matrix.form, matrix.address, matrix.width, matrix.rows, tile, tile + 1,
+            program.codes, program.scales, program.sums, tokens, y, y_stride, matrix.bias, team.scratch,
+        )
+        return
     linear_rows(
         matrix.form, matrix.address, matrix.width, matrix.rows, tile, tile + 1,
         x, x_stride, tokens, y, y_stride, matrix.bias, team.scratch,
@@ -62,6 +68,13 @@ def _normalise(program, gain, bias, x, out):
         rms_norm_row(x, gain, out, program.hidden, program.eps)
 
 
+@inlined
+def _round_row(program, t, x, width):
+    """Round a row to int8, for the next matrices."""
+    blocks = t * width // 32
+    quantize_rows_int8(x, 0, 1, width, program.codes + t * width, program.scales + 4 * blocks, program.sums + 4 * blocks)
+
+
 @jit
 def _embed(program, team):
     """Look up the tokens' embeddings, and add those of their positions where they are learned."""
@@ -89,7 +102,10 @@ def _keep_state(program, team, index):
 def _norm_rows(program, team, gain, bias):
     """Write the norm of every token's row to ``normed``."""
     for t in tasks(team, program.tokens):
-        _normalise(program, gain, bias, program.x + t * program.x_stride, program.normed + t * program.normed_stride)
+        out = program.normed + t * program.normed_stride
+        _normalise(program, gain, bias, program.x + t * program.x_stride, out)
+        if program.int8:
+            _round_row(program, t, out, program.hidden)
 
 
 @jit
@@ -111,73 +127,11 @@ def _project_heads(program, team, layer):
 
 
 @jit
-def _append(program, team, layer):
-    """Turn queries and keys by their positions, and append keys and values to the cache."""
-    record = layer_at(program, layer)
-    for task in tasks(team, program.tokens * program.kv_heads):
-        append_token(program, record, layer, task // program.kv_heads, task % program.kv_heads)
-
-
-@jit
-def _attend_tile(program, team, layer, tile, head):
-    """Attend the queries of a tile to one key/value head, and leave the result in ``mixed`` or its part in ``parts``."""
-    window = layer_at(program, layer).window
-    positions = words_at(program.positions, program.tokens)[tile.row : tile.row + tile.count]
-    table = words_at(program.tables, program.tokens)[tile.row]
-    group, head_dim, value_dim = program.group, program.head_dim, program.value_dim
-    offset = layer * program.layer_bytes + head * program.head_bytes
-    rows, size = tile.count * group, 4 * partial_floats(value_dim)
-    q = team.scratch
-    scores = q + 64 * ((rows * head_dim + LANES - 1) // LANES)
-    part = scores + 1024 * rows
-    total = part + rows * size
-    first = max(tile.first, first_split(positions[0], window))
-    gather_queries(program.q + tile.row * program.q_stride + 4 * head * group * head_dim, program.q_stride,
-                   tile.count, group, head_dim, q)
-    if tile.part >= 0:
-        part = program.parts + (tile.part * program.kv_heads + head) * group * size
-    for split in range(first, tile.last):
-        attend_split(q, positions, group, head_dim, value_dim, window, program.scale, table, offset, split, scores, part)
-        if tile.part < 0:
-            for row in range(rows):
-                fold(total + row * size, part + row * size, split, positions[row // group], window, value_dim)
-    if tile.part < 0:
-        for row in range(rows):
-            out = program.mixed + (tile.row + row // group) * program.mixed_stride
-            finish(total + row * size, value_dim, head_dim, out + 4 * (head * group + row % group) * head_dim)
-
-
-@jit
-def _merge_query(program, team, layer, tile, head):
-    """Join the parts of one query's heads, which threads attended split by split, into ``mixed``."""
-    window = layer_at(program, layer).window
-    position = words_at(program.positions, program.tokens)[tile.row]
-    size = 4 * partial_floats(program.value_dim)
-    out = program.mixed + tile.row * program.mixed_stride
-    for row in range(program.group):
-        for split in range(tile.first, tile.last):
-            place = (tile.part + split - tile.first) * program.kv_heads + head
-            part = program.parts + (place * program.group + row) * size
-            fold(team.scratch, part, split, position, window, program.value_dim)
-        target = out + 4 * (head * program.group + row) * program.head_dim
-        finish(team.scratch, program.value_dim, program.head_dim, target)
-
-
-@jit
-def _attend(program, team, layer):
-    """Mix the values: tiles of queries by key/value heads, then the joining of parts."""
-    for task in tasks(team, program.tile_count * program.kv_heads):
-        tile = tile_at(program.tiles, task // program.kv_heads)
-        _attend_tile(program, team, layer, tile, task % program.kv_heads)
-    if program.merge_count:
-        for task in tasks(team, program.merge_count * program.kv_heads):
-            tile = tile_at(program.merges, task // program.kv_heads)
-            _merge_query(program, team, layer, tile, task % program.kv_heads)
-
-
-@jit
 def _project_back(program, team, matrix, x, x_stride):
     """Add x w^T + b to the residual stream."""
+    if matrix.int8:
+        for t in tasks(team, program.tokens):
+            _round_row(program, t, x + t * x_stride, matrix.width)
     for tile in tasks(team, _tiles(matrix)):
         _multiply(program, team, matrix, tile, x, x_stride, program.tokens, program.normed, program.normed_stride)
         for t in range(program.tokens):
@@ -215,13 +169,33 @@ def _widen(program, team, layer):
 
 
 @jit
+def _narrow(program, team):
+    """Go on with the wanted rows alone: when the last layer's keys and values are kept, no other row is needed."""
+    positions, tables = words_at(program.positions, program.tokens), words_at(program.tables, program.tokens)
+    wanted = words_at(program.wanted, program.rows)
+    for _ in tasks(team, 1):
+        for r in range(program.rows):  # ascending, so that no row is overwritten before it is read
+            _copy_row(program.x + r * program.x_stride, program.x + wanted[r] * program.x_stride, program.hidden)
+            q, width = program.q + wanted[r] * program.q_stride, program.heads * program.head_dim
+            _copy_row(program.q + r * program.q_stride, q, width)
+            positions[r], tables[r] = positions[wanted[r]], tables[wanted[r]]
+            wanted[r] = r
+        program.tokens = program.rows
+        program.tiles, program.tile_count = program.last_tiles, program.last_tile_count
+        program.merges, program.merge_count = program.last_merges, program.last_merge_count
+
+
+@jit
 def _run_layer(program, team, layer):
     """Run every token through one layer: x + attend(norm(x)), then x + mlp(norm(x))."""
     record = layer_at(program, layer)
+    narrow = layer == program.layers - 1 and program.rows < program.tokens  # asked here, before any thread changes it
     _norm_rows(program, team, record.attention_gain, record.attention_bias)
     _project_heads(program, team, layer)
-    _append(program, team, layer)
-    _attend(program, team, layer)
+    append(program, team, layer)
+    if narrow:
+        _narrow(program, team)
+    attend(program, team, layer)
     _project_back(program, team, matrix_at(program, 7 * layer + W_O), program.mixed, program.mixed_stride)
     _norm_rows(program, team, record.mlp_gain, record.mlp_bias)
     _widen(program, team, layer)
@@ -238,6 +212,8 @@ def _finish(program, team):
         if program.states:
             place = (program.layers * program.tokens + r) * 4 * program.hidden
             _copy_row(program.states + place, out, program.hidden)
+        if program.int8:
+            _round_row(program, r, out, program.hidden)
     if program.logits:
         head = matrix_at(program, 7 * program.layers + 1)
         for tile in tasks(team, _tiles(head)):

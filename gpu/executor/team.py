@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from .jit import inlined
+from gpu.executor.jit import inlined
 
 __all__ = ["CANCEL", "LINE", "TEAM", "pointer", "tasks"]
 

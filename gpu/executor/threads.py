@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .memory import aligned
-from .team import CANCEL, LINE, TEAM
+from gpu.executor.memory import aligned
+from gpu.executor.team import CANCEL, LINE, TEAM
 
 __all__ = ["Pool"]
 

@@ -11,8 +11,9 @@ from refimpl.contract import Array, UsageError
 from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec
 
-from .pack import Packed, pack
-from .program import LAYER, MATRICES, MATRIX
+from gpu.executor.linear_int8 import has_int8
+from gpu.executor.pack import Packed, pack
+from gpu.executor.program import LAYER, MATRICES, MATRIX
 
 __all__ = ["DTYPES", "Weights"]
 
@@ -32,15 +33,17 @@ def _forget_pages(data: Array) -> None:
 class Weights:
     """Packed weights; ``layers`` [L] of LAYER and ``matrices`` [7 L + 2] of MATRIX hold their addresses.
 
-    ``dtype`` None keeps every matrix as it is stored, quantised or not; a name converts all of them.
+    ``dtype`` None keeps every matrix as it is stored, quantised or not; a name converts all of them. ``int8`` rounds
+    the inputs of the matrices whose format takes that.
     """
 
-    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], dtype: str | None = None) -> None:
+    def __init__(
+        self, spec: ModelSpec, tensors: Mapping[str, Tensor], dtype: str | None = None, int8: bool = False
+    ) -> None:
         if dtype is not None and dtype not in DTYPES:
             raise UsageError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
         self.bytes = 0
-        self.gated = "layers.0.w_gate" in tensors
-        self._tensors, self._dtype = tensors, dtype
+        self._tensors, self._dtype, self._int8 = tensors, dtype, int8
         self._alive: dict[str, Array] = {}
         self.layers = np.zeros(spec.num_layers, LAYER)
         self.matrices = np.zeros(len(MATRICES) * spec.num_layers + 2, MATRIX)
@@ -86,3 +89,4 @@ class Weights:
         bias = self.vector(prefix + name.replace("w_", "b_")) if name in MATRICES else 0
         record["form"], record["address"], record["bias"] = packed.code, packed.address, bias
         record["rows"], record["width"] = packed.rows, packed.columns
+        record["int8"] = self._int8 and has_int8(packed.code)

@@ -1,0 +1,75 @@
+"""The phases of a layer between its projections: append keys and values to the cache, then mix the values."""
+
+from gpu.executor.attention import attend_split, finish, first_split, fold, gather_queries, partial_floats
+from gpu.executor.jit import jit
+from gpu.executor.program import layer_at, tile_at, words_at
+from gpu.executor.rotary import append_token
+from gpu.executor.team import tasks
+from gpu.executor.vector import LANES
+
+__all__ = ["append", "attend"]
+
+
+@jit
+def append(program, team, layer):
+    """Turn queries and keys by their positions, and append keys and values to the cache."""
+    record = layer_at(program, layer)
+    for task in tasks(team, program.tokens * program.kv_heads):
+        append_token(program, record, layer, task // program.kv_heads, task % program.kv_heads)
+
+
+@jit
+def _attend_tile(program, team, layer, tile, head):
+    """Attend the queries of a tile to one key/value head, and leave the result in ``mixed`` or its part in ``parts``."""
+    window = layer_at(program, layer).window
+    positions = words_at(program.positions, program.tokens)[tile.row : tile.row + tile.count]
+    table = words_at(program.tables, program.tokens)[tile.row]
+    group, head_dim, value_dim = program.group, program.head_dim, program.value_dim
+    offset = layer * program.layer_bytes + head * program.head_bytes
+    rows, size = tile.count * group, 4 * partial_floats(value_dim)
+    q = team.scratch
+    scores = q + 64 * ((rows * head_dim + LANES - 1) // LANES)
+    part = scores + 1024 * rows
+    total = part + rows * size
+    first = max(tile.first, first_split(positions[0], window))
+    gather_queries(program.q + tile.row * program.q_stride + 4 * head * group * head_dim, program.q_stride,
+                   tile.count, group, head_dim, q)
+    if tile.part >= 0:
+        part = program.parts + (tile.part * program.kv_heads + head) * group * size
+    for split in range(first, tile.last):
+        attend_split(q, positions, group, head_dim, value_dim, window, program.scale, table, offset, split, scores, part)
+        if tile.part < 0:
+            for row in range(rows):
+                fold(total + row * size, part + row * size, split, positions[row // group], window, value_dim)
+    if tile.part < 0:
+        for row in range(rows):
+            out = program.mixed + (tile.row + row // group) * program.mixed_stride
+            finish(total + row * size, value_dim, head_dim, out + 4 * (head * group + row % group) * head_dim)
+
+
+@jit
+def _merge_query(program, team, layer, tile, head):
+    """Join the parts of one query's heads, which threads attended split by split, into ``mixed``."""
+    window = layer_at(program, layer).window
+    position = words_at(program.positions, program.tokens)[tile.row]
+    size = 4 * partial_floats(program.value_dim)
+    out = program.mixed + tile.row * program.mixed_stride
+    for row in range(program.group):
+        for split in range(tile.first, tile.last):
+            place = (tile.part + split - tile.first) * program.kv_heads + head
+            part = program.parts + (place * program.group + row) * size
+            fold(team.scratch, part, split, position, window, program.value_dim)
+        target = out + 4 * (head * program.group + row) * program.head_dim
+        finish(team.scratch, program.value_dim, program.head_dim, target)
+
+
+@jit
+def attend(program, team, layer):
+    """Mix the values: tiles of queries by key/value heads, then the joining of parts."""
+    for task in tasks(team, program.tile_count * program.kv_heads):
+        tile = tile_at(program.tiles, task // program.kv_heads)
+        _attend_tile(program, team, layer, tile, task % program.kv_heads)
+    if program.merge_count:
+        for task in tasks(team, program.merge_count * program.kv_heads):
+            tile = tile_at(program.merges, task // program.kv_heads)
+            _merge_query(program, team, layer, tile, task % program.kv_heads)
