@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gpu.device import pick
-from gpu.executor.attention import PAGE
 from gpu.executor.cpu import CpuExecutor
+from gpu.executor.page import PAGE
+from gpu.explain import Stored, stored
 from refimpl.contract import Array, Float, UsageError, host
 from refimpl.files.tokenizer import Tokenizer
 from refimpl.llm.generate import Reply, Token
-from refimpl.llm.quantize import Tensor
 from refimpl.llm.sampler import Chain, sampling_chain
 from refimpl.model import Prompt, Source, check_ids, open_model, prompt_ids
 from refimpl.models.spec import ModelSpec
@@ -33,7 +35,7 @@ def load_model(
     executor = CpuExecutor(
         source.spec, source.weights, threads=threads, activations=activations, dtype=dtype, context=context or most
     )
-    return Model(source, executor)
+    return Model(source, executor, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,7 @@ class Model:
 
     source: Source
     executor: CpuExecutor
+    dtype: str | None = None  # that matrices are converted to
 
     @property
     def spec(self) -> ModelSpec:
@@ -52,9 +55,9 @@ class Model:
         return self.source.tokenizer
 
     @property
-    def weights(self) -> dict[str, Tensor]:
-        """The weights as the files hold them."""
-        return self.source.weights
+    def weights(self) -> dict[str, Stored]:
+        """Format, shape and bytes of every weight, as the executor holds it."""
+        return stored(self.source.weights, self.dtype)
 
     @property
     def context(self) -> int:
@@ -80,8 +83,14 @@ class Model:
 
     def greedy(self, ids: Sequence[int] | Array, n: int) -> list[int]:
         """Continue by the n likeliest tokens, one after the other, whatever they are."""
-        prompt = check_ids(ids, self.spec).tolist()
-        return [token.id for token in self.generate(prompt, max_tokens=n, ignore_eos=True)]
+        prompt, output = check_ids(ids, self.spec).tolist(), list[int]()
+        sequence = self.executor.new_sequence(len(prompt) + n)
+        try:
+            while len(output) < n:
+                output.append(int(np.argmax(self.executor.step([(sequence, output[-1:] or prompt)]))))
+        finally:
+            self.executor.free(sequence)
+        return output
 
     def generate(
         self, prompt: Prompt, *, system: str | None = None, raw: bool = False, **settings: Any

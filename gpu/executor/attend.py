@@ -1,11 +1,11 @@
 """The phases of a layer between its projections: append keys and values to the cache, then mix the values."""
 
-from gpu.executor.attention import attend_split, finish, first_split, fold, gather_queries, partial_floats
+from gpu.executor.attention import attend_split, finish, first_split, fold, partial_floats
 from gpu.executor.jit import jit
 from gpu.executor.program import layer_at, tile_at, words_at
 from gpu.executor.rotary import append_token
 from gpu.executor.team import tasks
-from gpu.executor.vector import LANES
+from gpu.executor.vector import LANES, load_part, store_part
 
 __all__ = ["append", "attend"]
 
@@ -19,8 +19,18 @@ def append(program, team, layer):
 
 
 @jit
+def _gather_queries(q, q_stride, count, group, head_dim, out):
+    """Copy ``group`` heads of ``count`` tokens to dense rows."""
+    width = group * head_dim
+    for query in range(count):
+        for i in range(0, width, LANES):
+            part = load_part(q + query * q_stride + 4 * i, width - i)
+            store_part(out + 4 * (query * width + i), part, width - i)
+
+
+@jit
 def _attend_tile(program, team, layer, tile, head):
-    """Attend the queries of a tile to one key/value head, and leave the result in ``mixed`` or its part in ``parts``."""
+    """Attend the queries of a tile to one key/value head; leave the result in ``mixed``, or its part in ``parts``."""
     window = layer_at(program, layer).window
     positions = words_at(program.positions, program.tokens)[tile.row : tile.row + tile.count]
     table = words_at(program.tables, program.tokens)[tile.row]
@@ -32,12 +42,14 @@ def _attend_tile(program, team, layer, tile, head):
     part = scores + 1024 * rows
     total = part + rows * size
     first = max(tile.first, first_split(positions[0], window))
-    gather_queries(program.q + tile.row * program.q_stride + 4 * head * group * head_dim, program.q_stride,
-                   tile.count, group, head_dim, q)
+    source = program.q + tile.row * program.q_stride + 4 * head * group * head_dim
+    _gather_queries(source, program.q_stride, tile.count, group, head_dim, q)
     if tile.part >= 0:
         part = program.parts + (tile.part * program.kv_heads + head) * group * size
     for split in range(first, tile.last):
-        attend_split(q, positions, group, head_dim, value_dim, window, program.scale, table, offset, split, scores, part)
+        attend_split(
+            q, positions, group, head_dim, value_dim, window, program.scale, table, offset, split, scores, part
+        )
         if tile.part < 0:
             for row in range(rows):
                 fold(total + row * size, part + row * size, split, positions[row // group], window, value_dim)

@@ -1,7 +1,6 @@
 """Paged attention on the CPU: queries of one sequence and one key/value head against its pages of 16 tokens.
 
-A key page is stored transposed, [H, 16], so that the lanes of a score are keys; a value page is [16, H], so that the
-lanes of a sum are dimensions; where they lie, cache.py says. The arithmetic of a query is fixed by its position and window alone:
+The arithmetic of a query is fixed by its position and window alone:
 
 * keys are taken in splits of 256 at absolute positions; within a split the scores of the visible keys get one
   maximum, one exponential each, one sum of 16 partial sums, and the values are added key after key;
@@ -14,100 +13,20 @@ into a result.
 
 from gpu.executor.elementary import exp
 from gpu.executor.jit import inlined, jit
-from gpu.executor.vector import (
-    LANES, fma, fold_max, fold_sum, int_at, keep, load, load_part, splat, splat_at, store, store_part, vmax,
-)
+from gpu.executor.page import PAGE, score_page, sum_one, sum_three, values_of
+from gpu.executor.vector import LANES, fma, fold_max, fold_sum, int_at, keep, load, splat, store, store_part, vmax
 
-__all__ = [
-    "BLOCK", "PAGE", "SPLIT", "attend_split", "finish", "first_split", "fold", "gather_queries", "partial_floats",
-    "values_of",
-]
+__all__ = ["SPLIT", "attend_split", "finish", "first_split", "fold", "partial_floats"]
 
-PAGE = 16
-BLOCK = 16  # pages whose keys lie side by side, and then their values
 SPLIT = 256
 _ROW = 4 * SPLIT  # bytes of a row of scores
 _NEVER = float("-inf")
 
 
 @inlined
-def values_of(keys, value_dim):
-    """Return the address of a head's values, given that of its keys in the same page."""
-    return keys + BLOCK * 4 * PAGE * value_dim
-
-
-@inlined
 def partial_floats(value_dim):
     """Return the floats of one query's part: its sum of values, its maximum and its denominator in all lanes."""
     return value_dim + 2 * LANES
-
-
-@jit
-def gather_queries(q, q_stride, count, group, head_dim, out):
-    """Copy ``group`` heads of ``count`` tokens to dense rows."""
-    width = group * head_dim
-    for query in range(count):
-        for i in range(0, width, LANES):
-            part = load_part(q + query * q_stride + 4 * i, width - i)
-            store_part(out + 4 * (query * width + i), part, width - i)
-
-
-@inlined
-def _scores_6(q, stride, keys, head_dim, out):
-    """Score six queries against a page."""
-    a = b = c = d = e = f = splat(0.0)
-    for h in range(head_dim):
-        k, x = load(keys + 64 * h), q + 4 * h
-        a = fma(splat_at(x), k, a)
-        b = fma(splat_at(x + stride), k, b)
-        c = fma(splat_at(x + 2 * stride), k, c)
-        d = fma(splat_at(x + 3 * stride), k, d)
-        e = fma(splat_at(x + 4 * stride), k, e)
-        f = fma(splat_at(x + 5 * stride), k, f)
-    store(out, a)
-    store(out + _ROW, b)
-    store(out + 2 * _ROW, c)
-    store(out + 3 * _ROW, d)
-    store(out + 4 * _ROW, e)
-    store(out + 5 * _ROW, f)
-
-
-@inlined
-def _scores_3(q, stride, keys, head_dim, out):
-    """Score three queries against a page."""
-    a = b = c = splat(0.0)
-    for h in range(head_dim):
-        k, x = load(keys + 64 * h), q + 4 * h
-        a = fma(splat_at(x), k, a)
-        b = fma(splat_at(x + stride), k, b)
-        c = fma(splat_at(x + 2 * stride), k, c)
-    store(out, a)
-    store(out + _ROW, b)
-    store(out + 2 * _ROW, c)
-
-
-@inlined
-def _scores_1(q, keys, head_dim, out):
-    """Score one query against a page."""
-    a = splat(0.0)
-    for h in range(head_dim):
-        a = fma(splat_at(q + 4 * h), load(keys + 64 * h), a)
-    store(out, a)
-
-
-@jit
-def _score_page(q, rows, keys, head_dim, out):
-    """Score every row of ``q`` against a page: each score is one chain over the head's dimensions."""
-    stride, row = 4 * head_dim, 0
-    while row + 6 <= rows:
-        _scores_6(q + row * stride, stride, keys, head_dim, out + row * _ROW)
-        row += 6
-    while row + 3 <= rows:
-        _scores_3(q + row * stride, stride, keys, head_dim, out + row * _ROW)
-        row += 3
-    while row < rows:
-        _scores_1(q + row * stride, keys, head_dim, out + row * _ROW)
-        row += 1
 
 
 @jit
@@ -125,41 +44,6 @@ def _softmax_row(scores, first, last, scale, peak_at):
         total = total + part
     store(peak_at, peak)
     store(peak_at + 64, splat(fold_sum(total)))
-
-
-@inlined
-def _sum_3(p, values, value_dim, count, out, stride):
-    """Add ``count`` values of a page to three rows of sums, 32 dimensions at a time."""
-    for v in range(0, 4 * value_dim, 128):
-        a, b, c = load(out + v), load(out + stride + v), load(out + 2 * stride + v)
-        d, e, f = load(out + v + 64), load(out + stride + v + 64), load(out + 2 * stride + v + 64)
-        for s in range(count):
-            x, y = load(values + 4 * s * value_dim + v), load(values + 4 * s * value_dim + v + 64)
-            w = splat_at(p + 4 * s)
-            a, d = fma(w, x, a), fma(w, y, d)
-            w = splat_at(p + _ROW + 4 * s)
-            b, e = fma(w, x, b), fma(w, y, e)
-            w = splat_at(p + 2 * _ROW + 4 * s)
-            c, f = fma(w, x, c), fma(w, y, f)
-        store(out + v, a)
-        store(out + stride + v, b)
-        store(out + 2 * stride + v, c)
-        store(out + v + 64, d)
-        store(out + stride + v + 64, e)
-        store(out + 2 * stride + v + 64, f)
-
-
-@inlined
-def _sum_1(p, values, value_dim, count, out):
-    """Add ``count`` values of a page to one row of sums."""
-    for v in range(0, 4 * value_dim, 128):
-        a, b = load(out + v), load(out + v + 64)
-        for s in range(count):
-            w = splat_at(p + 4 * s)
-            a = fma(w, load(values + 4 * s * value_dim + v), a)
-            b = fma(w, load(values + 4 * s * value_dim + v + 64), b)
-        store(out + v, a)
-        store(out + v + 64, b)
 
 
 @inlined
@@ -192,10 +76,10 @@ def _sum_page(page, split, positions, window, group, rows, scores, values, value
         p = scores + row * _ROW + 4 * (first - split * SPLIT)
         v = values + 4 * (first - start) * value_dim
         if alike:
-            _sum_3(p, v, value_dim, last - first, out + row * stride, stride)
+            sum_three(p, _ROW, v, value_dim, last - first, out + row * stride, stride)
             row += 3
         else:
-            _sum_1(p, v, value_dim, last - first, out + row * stride)
+            sum_one(p, v, value_dim, last - first, out + row * stride)
             row += 1
 
 
@@ -214,7 +98,7 @@ def attend_split(q, positions, group, head_dim, value_dim, window, scale, table,
     pages = (last + PAGE - 1) // PAGE
     for page in range(first // PAGE, pages):
         keys = int_at(table + 8 * page) + offset
-        _score_page(q, rows, keys, head_dim, scores + 4 * (page * PAGE - split * SPLIT))
+        score_page(q, rows, keys, head_dim, scores + 4 * (page * PAGE - split * SPLIT), _ROW)
     for row in range(rows):
         position, part = positions[row // group], out + row * stride
         for v in range(0, 4 * value_dim, 64):

@@ -10,25 +10,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from refimpl.contract import Array, UsageError
-from refimpl.models.spec import ModelSpec
-
-from gpu.executor.attention import BLOCK, PAGE
 from gpu.executor.memory import aligned
+from gpu.executor.page import BLOCK, PAGE
+from refimpl.contract import Array, UsageError, host
+from refimpl.models.spec import ModelSpec
 
 __all__ = ["PagedCache", "Sequence", "block_bytes", "head_bytes", "value_dim"]
 
 
+@host
 def value_dim(spec: ModelSpec) -> int:
     """Return the floats that a token's key or value takes in a page."""
     return -(-spec.head_dim // 32) * 32
 
 
+@host
 def head_bytes(spec: ModelSpec) -> int:
     """Return the bytes of a block's keys and values of one layer and head."""
     return 2 * BLOCK * 4 * PAGE * value_dim(spec)
 
 
+@host
 def block_bytes(spec: ModelSpec) -> int:
     """Return the bytes of a block: 16 pages of 16 tokens in every layer."""
     return spec.num_layers * spec.num_kv_heads * head_bytes(spec)
@@ -60,7 +62,7 @@ class PagedCache:
             self.memory = aligned(blocks * block_bytes(spec)).view(np.float32)
         except MemoryError:
             size = blocks * block_bytes(spec) / 1e9
-            raise UsageError(f"a cache for {capacity} tokens needs {size:.1f} GB, more than this machine lends") from None
+            raise UsageError(f"a cache for {capacity} tokens needs {size:.1f} GB, which are not there") from None
         block, place = np.divmod(np.arange(self.count), BLOCK)
         self._addresses = self.memory.ctypes.data + block * block_bytes(spec) + place * 4 * PAGE * value_dim(spec)
         self._free = list(range(self.count))[::-1]

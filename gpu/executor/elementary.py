@@ -6,9 +6,21 @@ a row's bits depend on nothing but the row.
 
 from gpu.executor.jit import inlined
 from gpu.executor.vector import (
-    LANES, fma, fold_sum, is_nan, keep, less, load, load_part, power_of_two, round_even, select, splat, store,
-    store_part, vmax, vsqrt,
-)
+    LANES,
+    fma,
+    fold_sum,
+    is_nan,
+    keep,
+    less,
+    load_part,
+    power_of_two,
+    round_even,
+    select,
+    splat,
+    store_part,
+    vmax,
+    vsqrt,
+)  # fmt: skip
 
 __all__ = ["ACTIVATIONS", "activate", "exp", "layer_norm_row", "rms_norm_row"]
 

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refimpl.contract import Array
-
 from gpu.executor.attention import SPLIT
 from gpu.executor.cache import Sequence
 from gpu.executor.program import TILE
+from refimpl.contract import Array, host
 
 __all__ = ["CHUNK", "TILE_ROWS", "Plan", "Segment", "cut"]
 
@@ -30,6 +29,7 @@ class Segment(NamedTuple):
     result: int  # row of the answer that the last token gives, or -1
 
 
+@host
 def cut(items: Row[tuple[Sequence, Array]]) -> list[list[Segment]]:
     """Pack the tokens of all items, in order, into steps of at most CHUNK."""
     steps: list[list[Segment]] = [[]]
@@ -78,10 +78,10 @@ class _Tiles:
 
 
 class Plan:
-    """The tables of a step, allocated once. ``last`` are the tiles of the wanted rows, which alone end the last layer."""
+    """The tables of a step, allocated once. ``last`` holds the tiles of the wanted rows, which alone end a step."""
 
-    def __init__(self, group: int, kv_heads: int, threads: int, max_splits: int) -> None:
-        self.max_parts = max(64, max_splits)
+    def __init__(self, group: int, kv_heads: int, threads: int, context: int) -> None:
+        self.max_parts = max(64, -(-context // SPLIT))
         self._tile_queries = max(1, TILE_ROWS // group)
         self._enough = -(-4 * threads // kv_heads)  # tiles that keep all threads busy
         self.ids, self.positions, self.tables, self.wanted = np.zeros((4, CHUNK), np.int64)

@@ -33,7 +33,7 @@ LAYER = _record("attention_gain attention_bias mlp_gain mlp_bias q_gain k_gain w
 """Addresses of float32 vectors (0: none); and the keys that a query sees, its own included."""
 
 TILE = _record("row count first last part")
-"""Queries that are attended together: token rows row .. row + count - 1 of one sequence over the splits first .. last - 1.
+"""Queries that are attended together: token rows row .. row + count - 1 of a sequence, over splits first .. last - 1.
 
 ``part`` is -1, or the place of the split's parts in memory when several threads attend the splits of a query.
 """

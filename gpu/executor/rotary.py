@@ -1,8 +1,8 @@
 """Between projection and attention: norms of the heads, rotation by position, and the append to the cache."""
 
-from gpu.executor.attention import PAGE, values_of
 from gpu.executor.elementary import rms_norm_row
 from gpu.executor.jit import inlined, jit
+from gpu.executor.page import PAGE, values_of
 from gpu.executor.program import words_at
 from gpu.executor.vector import LANES, float_at, int_at, load_part, put_float, store_part
 

@@ -11,8 +11,19 @@ from gpu.executor.jit import inlined, jit
 from gpu.executor.linear import embedding_row, linear_rows
 from gpu.executor.linear_int8 import linear_rows_int8, quantize_rows_int8
 from gpu.executor.program import (
-    W_DOWN, W_GATE, W_K, W_O, W_Q, W_UP, W_V, layer_at, matrix_at, program_at, team_at, words_at,
-)
+    W_DOWN,
+    W_GATE,
+    W_K,
+    W_O,
+    W_Q,
+    W_UP,
+    W_V,
+    layer_at,
+    matrix_at,
+    program_at,
+    team_at,
+    words_at,
+)  # fmt: skip
 from gpu.executor.team import tasks
 from gpu.executor.vector import LANES, load_part, store_part
 
@@ -71,8 +82,8 @@ def _normalise(program, gain, bias, x, out):
 @inlined
 def _round_row(program, t, x, width):
     """Round a row to int8, for the next matrices."""
-    blocks = t * width // 32
-    quantize_rows_int8(x, 0, 1, width, program.codes + t * width, program.scales + 4 * blocks, program.sums + 4 * blocks)
+    codes, blocks = program.codes + t * width, 4 * (t * width // 32)
+    quantize_rows_int8(x, 0, 1, width, codes, program.scales + blocks, program.sums + blocks)
 
 
 @jit
@@ -134,10 +145,10 @@ def _project_back(program, team, matrix, x, x_stride):
             _round_row(program, t, x + t * x_stride, matrix.width)
     for tile in tasks(team, _tiles(matrix)):
         _multiply(program, team, matrix, tile, x, x_stride, program.tokens, program.normed, program.normed_stride)
+        place, width = 4 * _ROWS * tile, min(_ROWS, matrix.rows - _ROWS * tile)
         for t in range(program.tokens):
-            place = 4 * _ROWS * tile
-            width = min(_ROWS, matrix.rows - _ROWS * tile)
-            _add_row(program.x + t * program.x_stride + place, program.normed + t * program.normed_stride + place, width)
+            added = program.normed + t * program.normed_stride + place
+            _add_row(program.x + t * program.x_stride + place, added, width)
 
 
 @jit

@@ -22,7 +22,8 @@ from numba.extending import intrinsic, overload
 
 __all__ = [
     "LANES", "float_at", "fma", "fold_max", "fold_sum", "int_at", "is_nan", "keep", "lanes", "less", "load",
-    "load_part", "power_of_two", "put_float", "round_even", "select", "splat", "splat_at", "store", "store_part", "vmax", "vsqrt",
+    "load_part", "power_of_two", "put_float", "round_even", "select", "splat", "splat_at", "store", "store_part",
+    "vmax", "vsqrt",
 ]
 
 LANES = 16
@@ -92,7 +93,8 @@ def float_at(context, address):
 @intrinsic
 def put_float(context, address, scalar):
     """Write a float32 to ``address``."""
-    return _code(types.void(types.int64, types.float32), lambda b, a, x: b.store(x, _pointer(b, a, _F32), align=4) and None)
+    kind = types.void(types.int64, types.float32)
+    return _code(kind, lambda b, a, x: b.store(x, _pointer(b, a, _F32), align=4) and None)
 
 
 @intrinsic

@@ -1,0 +1,109 @@
+"""What an executor allocates once: the program that describes the model, buffers of activations, scratch memory."""
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpu.executor.attention import SPLIT
+from gpu.executor.cache import block_bytes, head_bytes, value_dim
+from gpu.executor.elementary import ACTIVATIONS
+from gpu.executor.linear import SCRATCH_BYTES
+from gpu.executor.memory import aligned, row_bytes
+from gpu.executor.page import BLOCK, PAGE
+from gpu.executor.plan import CHUNK, TILE_ROWS, Plan
+from gpu.executor.program import PROGRAM
+from gpu.executor.weights import Weights
+from refimpl.contract import Array, host
+from refimpl.llm.quantize import Tensor
+from refimpl.models.spec import ModelSpec
+
+__all__ = ["Workspace", "memory_bytes", "scratch_bytes", "usual_capacity"]
+
+
+def _widths(spec: ModelSpec) -> dict[str, int]:
+    """Return the floats of a token's row in each buffer of activations."""
+    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    hidden, ffn = spec.hidden_size, spec.ffn_size
+    return {
+        "x": hidden, "normed": hidden, "q": queries, "k": keys, "v": keys, "mixed": queries, "gate": ffn, "up": ffn,
+    }  # fmt: skip
+
+
+def _part_bytes(spec: ModelSpec) -> int:
+    """Return the bytes of all heads' parts of a query in one split: sums, maximum and denominator."""
+    return 4 * (value_dim(spec) + 32) * spec.num_heads
+
+
+@host
+def scratch_bytes(spec: ModelSpec) -> int:
+    """Return the bytes of a thread's scratch: a matrix's, or a tile of queries with its scores, parts and totals."""
+    rows = max(TILE_ROWS, spec.num_heads // spec.num_kv_heads)
+    attention = 4 * rows * (spec.head_dim + SPLIT + 2 * (value_dim(spec) + 32)) + 64
+    return max(SCRATCH_BYTES, attention)
+
+
+@host
+def memory_bytes(spec: ModelSpec, weights: Mapping[str, Tensor], tokens: int) -> int:
+    """Return the bytes of packed weights, activations, and a cache in which ``tokens`` tokens stand."""
+    packed = sum(int(tensor.data.nbytes) for tensor in weights.values())
+    buffers = CHUNK * sum(row_bytes(width) for width in _widths(spec).values())
+    return packed + buffers + -(-tokens // (PAGE * BLOCK)) * block_bytes(spec)
+
+
+@host
+def usual_capacity(spec: ModelSpec, context: int) -> int:
+    """Return tokens of eight contexts, or as many as fit in half of the machine's memory, but one context at least."""
+    token = block_bytes(spec) // (BLOCK * PAGE)
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return max(context, min(8 * context, half // token))
+
+
+class Workspace:
+    """The program, whose fields are set by name, and the memory that it points to."""
+
+    def __init__(self, spec: ModelSpec, weights: Weights, plan: Plan, teams: Array, int8: bool) -> None:
+        self._table = np.zeros(1, PROGRAM)
+        self._alive: list[Array] = [teams]
+        self.address = int(self._table.ctypes.data)
+        self.rope = np.zeros((2, CHUNK, 0 if spec.rope is None else spec.rope.dim // 2), np.float32)
+        self._describe(spec, weights)
+        self._allocate(spec, plan, int8)
+        self.set(
+            int8=int8, teams=teams.ctypes.data, cos=self.rope[0].ctypes.data, sin=self.rope[1].ctypes.data,
+            ids=plan.ids.ctypes.data, positions=plan.positions.ctypes.data, tables=plan.tables.ctypes.data,
+            wanted=plan.wanted.ctypes.data, last_tiles=plan.last.tiles.ctypes.data,
+            last_merges=plan.last.merges.ctypes.data,
+        )  # fmt: skip
+
+    def set(self, **fields: float) -> None:
+        """Set fields of the program."""
+        for name, value in fields.items():
+            self._table[name] = value
+
+    def _describe(self, spec: ModelSpec, weights: Weights) -> None:
+        self.set(
+            layers=spec.num_layers, hidden=spec.hidden_size, ffn=spec.ffn_size, heads=spec.num_heads,
+            kv_heads=spec.num_kv_heads, group=spec.num_heads // spec.num_kv_heads, head_dim=spec.head_dim,
+            value_dim=value_dim(spec), rope_pairs=self.rope.shape[-1],
+            interleaved=spec.rope is not None and spec.rope.interleaved, layer_norm=spec.norm == "layer",
+            gated=spec.gated, activation=ACTIVATIONS.index(spec.activation), eps=spec.norm_eps,
+            scale=spec.head_dim**-0.5, layer_table=weights.layers.ctypes.data, matrices=weights.matrices.ctypes.data,
+            final_gain=weights.vector("final_norm.gain"), final_bias=weights.vector("final_norm.bias"),
+            position_table=weights.vector("position_embedding"), position_stride=4 * spec.hidden_size,
+            layer_bytes=spec.num_kv_heads * head_bytes(spec), head_bytes=head_bytes(spec),
+            logits_stride=4 * spec.vocab_size,
+        )  # fmt: skip
+
+    def _allocate(self, spec: ModelSpec, plan: Plan, int8: bool) -> None:
+        widths = _widths(spec)
+        for name, width in widths.items():
+            self.set(**{name: self._address(CHUNK * row_bytes(width)), name + "_stride": row_bytes(width)})
+        self.set(parts=self._address(plan.max_parts * _part_bytes(spec)))
+        if int8:
+            codes = CHUNK * max(widths.values())
+            self.set(codes=self._address(codes), scales=self._address(codes // 8), sums=self._address(codes // 8))
+
+    def _address(self, size: int) -> int:
+        self._alive.append(aligned(size))
+        return int(self._alive[-1].ctypes.data)
