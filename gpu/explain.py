@@ -6,18 +6,28 @@ A phase runs ``queries`` tokens after ``start`` earlier ones; prefill is (T, 0),
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from refimpl.contract import host
 from refimpl.models.spec import ModelSpec
 
 __all__ = [
     "Limits", "Part", "attention_pairs", "cache_bytes_per_token", "cache_bytes_read", "fit_line",
-    "head_name", "matrix_parts", "phase_parts", "total", "weight_bytes", "weight_bytes_read",
+    "Stored", "head_name", "matrix_parts", "phase_parts", "stored", "total", "weight_bytes", "weight_bytes_read",
 ]
 
-Weights = Mapping[str, Any]  # name to Tensor: .shape and .data.nbytes
 _TABLES = ("embedding", "position_embedding")  # a token looks up one row
+
+
+class Stored(NamedTuple):
+    """A weight as an executor holds it."""
+
+    format: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+Weights = Mapping[str, Stored]
 
 
 class Limits(Protocol):
@@ -60,6 +70,18 @@ def total(parts: Sequence[Part], limits: Limits) -> tuple[Part, float]:
 
 
 @host
+def stored(tensors: Mapping[str, Any], dtype: str | None = None) -> dict[str, Stored]:
+    """Return how the tensors of a file are held: vectors in float32, matrices as they are or converted to ``dtype``."""
+    itemsize = {"float32": 4, "float16": 2, "bfloat16": 2}
+    held = {}
+    for name, tensor in tensors.items():
+        form = "float32" if len(tensor.shape) < 2 else dtype or tensor.format
+        size = int(tensor.data.nbytes) if form == tensor.format else prod(tensor.shape) * itemsize[form]
+        held[name] = Stored(form, tensor.shape, size)
+    return held
+
+
+@host
 def head_name(weights: Weights) -> str:
     """Return the matrix that makes logits; a tied model uses its embedding."""
     return "lm_head" if "lm_head" in weights else "embedding"
@@ -68,14 +90,14 @@ def head_name(weights: Weights) -> str:
 @host
 def weight_bytes(weights: Weights) -> int:
     """Return the bytes of all weights, packed as they are."""
-    return sum(int(w.data.nbytes) for w in weights.values())
+    return sum(w.nbytes for w in weights.values())
 
 
 @host
 def weight_bytes_read(weights: Weights) -> int:
     """Return the bytes of the weights that a pass reads: all but the tables of which it looks up rows."""
     head = head_name(weights)
-    return sum(int(w.data.nbytes) for name, w in weights.items() if name == head or name not in _TABLES)
+    return sum(w.nbytes for name, w in weights.items() if name == head or name not in _TABLES)
 
 
 @host
@@ -107,7 +129,7 @@ def cache_bytes_read(spec: ModelSpec, queries: int, start: int, itemsize: int = 
 @host
 def matrix_parts(weights: Weights, queries: int, chunk: int) -> list[Part]:
     """Return a part for each kind of matrix: 2 T O D operations; its bytes once for every ``chunk`` of tokens."""
-    kinds: dict[str, list[Any]] = {}
+    kinds: dict[str, list[Stored]] = {}
     for name, w in weights.items():
         if len(w.shape) == 2 and name.startswith("layers."):
             kinds.setdefault(name.split(".", 2)[2], []).append(w)
@@ -115,7 +137,7 @@ def matrix_parts(weights: Weights, queries: int, chunk: int) -> list[Part]:
     return [
         Part(
             kind, f"[{queries} {all_w[0].shape[1]}] [{all_w[0].shape[1]} {all_w[0].shape[0]}] x {len(all_w)}",
-            2 * queries * sum(prod(w.shape) for w in all_w), passes * sum(int(w.data.nbytes) for w in all_w),
+            2 * queries * sum(prod(w.shape) for w in all_w), passes * sum(w.nbytes for w in all_w),
         )
         for kind, all_w in kinds.items()
     ]
@@ -136,7 +158,7 @@ def phase_parts(spec: ModelSpec, weights: Weights, queries: int, start: int = 0,
     return [
         *matrix_parts(weights, queries, chunk),
         Part("attention", f"{shape} x {spec.num_layers}", 4 * spec.num_heads * spec.head_dim * pairs, cache),
-        Part("head", f"[1 {width}] [{width} {rows}]", 2 * rows * width, int(head.data.nbytes)),
+        Part("head", f"[1 {width}] [{width} {rows}]", 2 * rows * width, head.nbytes),
     ]
 
 

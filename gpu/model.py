@@ -126,7 +126,8 @@ class Model:
         try:
             while waiting or places:
                 while waiting and self._fits([replies[number] for number in [*places, waiting[0]]]):
-                    places[waiting.pop(0)] = self.executor.new_sequence()
+                    number = waiting.pop(0)
+                    places[number] = self.executor.new_sequence(replies[number].longest)
                 items = [(sequence, replies[number].pending) for number, sequence in places.items()]
                 for number, logits in zip(list(places), self.executor.step(items), strict=True):
                     yield number, replies[number].take(logits)

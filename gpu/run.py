@@ -41,16 +41,15 @@ def _load(options: argparse.Namespace) -> Any:
 def _explain(options: argparse.Namespace, output: Output) -> int:
     """Print what one prompt costs, instead of an answer."""
     from gpu.cli.answering import announce_compilation, prepare
-    from gpu.cli.explanation import explanation  # and with it Numba, so that ``before`` counts it
-    from gpu.machine import machine, resident_memory
+    from gpu.cli.explanation import explanation
+    from gpu.machine import machine
 
-    prompts = read_prompts(options)
-    limits, before = machine(again=True), resident_memory()
+    prompts, limits = read_prompts(options), machine(again=True)
     model, answer = _load(options), Answer()
     prepare(answer, prompts[0], options, model)
     announce_compilation()
     tokens = min(options.max_tokens or 256, model.context - len(answer.prompt_ids))
-    lines = explanation(model, len(answer.prompt_ids), tokens, limits, before)
+    lines = explanation(model, len(answer.prompt_ids), tokens, limits)
     output.stream.write("\n".join(lines) + "\n")
     return 0
 

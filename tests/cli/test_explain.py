@@ -1,13 +1,17 @@
 """The formulas of --explain, against counts made by hand and by loops."""
 
+import math
+
 import numpy as np
 import pytest
 
 from gpu.explain import (
+    Stored,
     attention_pairs,
     cache_bytes_per_token,
     cache_bytes_read,
     phase_parts,
+    stored,
     total,
     weight_bytes,
     weight_bytes_read,
@@ -21,9 +25,9 @@ def _spec(tied: bool = True, windows: tuple[int | None, ...] = (None, 4)) -> Mod
     return ModelSpec("llama", 96, 32, 2, 4, 2, 8, 64, 128, "rms", 1e-5, "silu", RopeSpec(8), windows, tied)
 
 
-def _weights(spec: ModelSpec) -> dict[str, Tensor]:
+def _weights(spec: ModelSpec, dtype: str | None = None) -> dict[str, Stored]:
     shapes = weight_shapes(spec).items()
-    return {name: Tensor("float32", shape, np.zeros(shape, np.float32)) for name, shape in shapes}
+    return stored({name: Tensor("float32", shape, np.zeros(shape, np.float32)) for name, shape in shapes}, dtype)
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 50])
@@ -56,13 +60,19 @@ def test_a_tied_embedding_is_read_and_an_untied_one_looked_up() -> None:
     assert weight_bytes_read(untied) == weight_bytes(untied) - 96 * 32 * 4 == weight_bytes_read(tied)
 
 
+def test_converted_matrices_are_counted_converted() -> None:
+    whole, half = _weights(_spec()), _weights(_spec(), "bfloat16")
+    vectors = sum(w.nbytes for w in whole.values() if len(w.shape) == 1)
+    assert weight_bytes(half) - vectors == (weight_bytes(whole) - vectors) // 2
+
+
 def test_flops_of_a_step_are_two_a_weight_and_four_a_pair() -> None:
     spec = _spec()
     weights = _weights(spec)
-    matrices = sum(w.data.size for w in weights.values() if w.data.ndim == 2)
+    matrices = sum(math.prod(w.shape) for w in weights.values() if len(w.shape) == 2)
     whole, seconds = total(phase_parts(spec, weights, 1, 9), Machine(1e9, 1e12))
     assert whole.flops == 2 * matrices + 4 * 4 * 8 * (10 + 4)
-    norms = sum(w.data.nbytes for w in weights.values() if w.data.ndim == 1)
+    norms = sum(w.nbytes for w in weights.values() if len(w.shape) == 1)
     moved = weight_bytes_read(weights) - norms + cache_bytes_read(spec, 1, 9) + cache_bytes_per_token(spec)
     assert whole.bytes_moved == moved and seconds == pytest.approx(moved / 1e9)
 
