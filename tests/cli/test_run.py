@@ -72,6 +72,15 @@ def test_many_prompts_are_answered_as_each_alone(model: str, capsys: Capture, tm
     assert capsys.readouterr().out == "\n\n".join(a["text"] for a in alone) + "\n"
 
 
+def test_more_prompts_than_the_cache_holds_take_turns(model: str, capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text("a\nb\nc\n")
+    flags = ["-m", model, "-n", "6", "--ignore-eos"]
+    crowded = _json(capsys, *flags, "-c", "32", "--prompts", str(path))
+    roomy = _json(capsys, *flags, "--prompts", str(path))
+    assert [a["ids"] for a in crowded] == [a["ids"] for a in roomy] and len(crowded[2]["ids"]) == 6
+
+
 def test_one_of_many_is_a_list_and_a_bad_one_is_named(model: str, capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_text("hello\n")
