@@ -1,0 +1,77 @@
+"""The team of threads: every task once, phases in order, interrupts answered, nothing left behind."""
+
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from numba import carray
+
+from gpu.executor.cpu import CpuExecutor
+from gpu.executor.jit import jit
+from gpu.executor.program import words_at
+from gpu.executor.team import TEAM, pointer, tasks
+from gpu.executor.threads import Pool
+from tests.executor.tiny_models import LLAMA, random_tensors
+
+
+@jit
+def count_tasks(worker, workers, teams, counts, amount, phases):
+    """Raise the count of each task in every phase; a phase reads what all threads wrote in the one before."""
+    team = carray(pointer(teams), workers, TEAM)[worker]
+    seen = words_at(counts, 2 * amount)
+    for phase in range(phases):
+        for task in tasks(team, amount):
+            source = seen[phase % 2 * amount + (task + 1) % amount]
+            seen[(phase + 1) % 2 * amount + task] = source + 1
+
+
+@jit
+def work(worker, workers, teams, sums, phases):
+    """Go through many phases of one task that takes about 10 us."""
+    team, total = carray(pointer(teams), workers, TEAM)[worker], words_at(sums, 1)
+    for _ in range(phases):
+        for _ in tasks(team, 1):
+            for i in range(4000):
+                total[0] = (total[0] * 5 + i) % 1000003
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("amount", [1, 7, 400])
+def test_every_task_once_and_phases_in_order(size, amount):
+    pool, counts = Pool(size, 9, 64), np.zeros(2 * amount, np.int64)
+    for _ in range(5):
+        counts[:] = 0
+        pool.run(count_tasks, pool.teams.ctypes.data, counts.ctypes.data, amount, 9)
+        assert (counts[amount:] == 9).all() and (counts[:amount] == 8).all()
+    pool.close()
+
+
+def test_threads_end_with_their_executor():
+    before = threading.active_count()
+    executor = CpuExecutor(LLAMA, random_tensors(LLAMA), threads=3)
+    assert threading.active_count() == before + 3
+    executor.close()
+    assert threading.active_count() == before
+    executor = CpuExecutor(LLAMA, random_tensors(LLAMA), threads=2)
+    del executor
+    assert threading.active_count() == before
+
+
+def test_an_interrupt_cuts_a_region_short_and_leaves_the_team_ready():
+    pool, counts = Pool(2, 100_000, 64), np.zeros(20, np.int64)
+    pool.run(work, pool.teams.ctypes.data, counts.ctypes.data, 1)
+    start = time.perf_counter()
+    pool.run(work, pool.teams.ctypes.data, counts.ctypes.data, 1000)
+    whole = 100 * (time.perf_counter() - start)
+    timer = threading.Timer(whole / 20, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    start = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(work, pool.teams.ctypes.data, counts.ctypes.data, 100_000)
+    assert time.perf_counter() - start < whole / 2
+    counts[:] = 0
+    pool.run(count_tasks, pool.teams.ctypes.data, counts.ctypes.data, 10, 2)
+    assert (counts[:10] == 2).all()
+    pool.close()
