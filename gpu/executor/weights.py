@@ -21,7 +21,10 @@ _EVERYTHING = 1 << 40  # keys that a query sees without a window
 
 
 def _forget_pages(data: Array) -> None:
-    """Let the system drop the file's pages behind an array: what is packed is not read there again soon."""
+    """Let the system drop the file's pages behind an array: what is packed is not read there again soon.
+
+    Done after each matrix, so that a file and its packed copy are never both in memory.
+    """
     base: Any = data
     while base is not None and not isinstance(base, mmap.mmap):
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
@@ -55,8 +58,6 @@ class Weights:
             self._fill_matrix("", "lm_head", self.matrices[-1])
         else:
             self.matrices[-1] = self.matrices[-2]
-        for tensor in tensors.values():
-            _forget_pages(tensor.data)
 
     def vector(self, name: str) -> int:
         """Return the address of a vector or table in float32, 0 where the model has none."""
@@ -83,6 +84,7 @@ class Weights:
         if self._dtype is not None and tensor.format != self._dtype:
             tensor = Tensor(self._dtype, tensor.shape, tensor.read(DTYPES[self._dtype]))
         packed: Packed = pack(tensor)
+        _forget_pages(self._tensors[prefix + name].data)
         self._alive[prefix + name] = packed.data
         self.bytes += packed.data.nbytes
         bias = self.vector(prefix + name.replace("w_", "b_")) if name in MATRICES else 0
