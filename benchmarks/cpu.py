@@ -80,7 +80,7 @@ class Side:
         for _ in range(5):
             answer, quiet = self.ask(work)
             if quiet:
-                self.samples.setdefault(name, []).append(answer["seconds"])
+                self.samples.setdefault(name, []).append(answer["result"])
                 return
             self.noisy += 1
 
@@ -122,21 +122,28 @@ def table(sides: dict[str, Side], threads: int) -> list[str]:
     rows.append("")
     for name, ours, peer, wanted in TARGETS:
         ratio = sides[peer].median(name) / sides[ours].median(name)
-        rows.append(f"* {name}: {ours} is {ratio:.2f} x {peer} (wanted: {wanted}){'' if ratio >= wanted else '  MISSED'}")
+        missed = "" if ratio >= wanted else ", MISSED"
+        rows.append(f"* {name}: {ours} is {ratio:.2f} x {peer} (wanted: {wanted}{missed})")
     return rows
 
 
 def contexts(sides: dict[str, Side], lengths: list[int], rounds: int) -> list[str]:
-    rows = ["| ms a token at context | " + " | ".join(map(str, lengths)) + " |", "|---|" + "---|" * len(lengths)]
-    for name in ("ours", "llama.cpp"):
-        cells = []
-        for length in lengths:
-            work = {"do": "decode", "context": length, "tokens": 16, "batch": 1}
-            for _ in range(rounds):
-                sides[name].sample(f"context {length}", work)
-            cells.append(f"{sides[name].median(f'context {length}') / 16 * 1e3:.1f}")
-        rows.append(f"| {name} | " + " | ".join(cells) + " |")
-    return rows
+    """Decode time against context, and the growth of our resident memory against the formula of --explain."""
+    work = {n: {"do": "decode", "context": n, "tokens": 16, "batch": 1} for n in lengths}
+    peaks = [sides["ours"].ask(work[n])[0]["rss"] for n in lengths]  # ascending, so each peak is of its own context
+    for n in lengths * rounds:
+        for name in ("ours", "llama.cpp"):
+            sides[name].sample(f"context {n}", work[n])
+    cells = {
+        f"{name}, ms a token": [f"{sides[name].median(f'context {n}') / 16 * 1e3:.2f}" for n in lengths]
+        for name in ("ours", "llama.cpp")
+    }
+    predicted = sides["ours"].ask({"do": "cache_bytes", "contexts": [n + 16 for n in lengths]})[0]["result"]
+    grown = [(peak - peaks[0]) / 1e6 for peak in peaks]
+    cells["ours, MB more than at the first"] = [f"{g:.0f}" for g in grown]
+    cells["by the formula of --explain"] = [f"{(p - predicted[0]) / 1e6:.0f}" for p in predicted]
+    head = ["| context | " + " | ".join(map(str, lengths)) + " |", "|---|" + "---|" * len(lengths)]
+    return head + [f"| {name} | " + " | ".join(row) + " |" for name, row in cells.items()]
 
 
 def main() -> None:
@@ -163,7 +170,8 @@ def main() -> None:
     if not a.quick:
         print("\n" + "\n".join(contexts(sides, [128, 512, 2048, 4096, 8000], 3)))
     wall, peak = first_token(gguf, a.threads, 5)
-    print(f"\n* start to first token, cached: {wall:.2f} s (wanted: under 3); peak memory {peak:.0f} MB (wanted: under 500)")
+    print(f"\n* start to first token, all cached: {wall:.2f} s (wanted: under 3)")
+    print(f"* peak memory of gpu.run: {peak:.0f} MB (wanted: under 500)")
     print(f"* samples thrown away as noisy: { {n: s.noisy for n, s in sides.items()} }")
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/peers.py SIDE GGUF THREADS
 
-reads lines of JSON ({"do": "decode", "context": 128, "tokens": 32}) and answers each with {"seconds": ...,
-"tokens": ..., "rss": bytes at its peak}. A side that is not asked anything sleeps on its pipe, so the sides
+reads lines of JSON ({"do": "decode", "context": 128, "tokens": 32, "batch": 1}) and answers each with
+{"result": seconds, "rss": bytes at the peak so far}. A side that is not asked anything sleeps on its pipe, so the sides
 can be interleaved in one run.
 """
 
@@ -47,6 +47,12 @@ class Ours:
             self.executor.free(sequence)
         return seconds
 
+    def cache_bytes(self, contexts: list[int]) -> list[int]:
+        """What --explain says the executor's memory is at each context, beside the weights."""
+        from gpu.executor.cpu import memory_bytes
+
+        return [memory_bytes(self.model.spec, {}, context) for context in contexts]
+
 
 class LlamaCpp:
     """llama.cpp through the low-level interface of llama-cpp-python."""
@@ -55,7 +61,8 @@ class LlamaCpp:
         import llama_cpp as lc
 
         self.lc = lc
-        lc.llama_log_set(self._quiet(), None)
+        self.silent = lc.llama_log_callback(lambda level, text, data: None)  # kept: C calls it
+        lc.llama_log_set(self.silent, None)
         lc.llama_backend_init()
         params = lc.llama_model_default_params()
         params.use_mmap = True
@@ -66,11 +73,6 @@ class LlamaCpp:
         context.kv_unified = True
         self.context = lc.llama_init_from_model(self.model, context)
         self.batch = lc.llama_batch_init(512, 0, 1)
-
-    def _quiet(self):  # type: ignore[no-untyped-def]
-        callback = self.lc.llama_log_callback(lambda level, text, data: None)
-        self._kept = callback
-        return callback
 
     def _run(self, rows: list[tuple[int, int, int, bool]]) -> None:
         b = self.batch
@@ -155,9 +157,9 @@ def main() -> None:
     print(json.dumps({"ready": True, "numpy": np.__version__}), file=out, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        seconds = getattr(side, asked.pop("do"))(**asked)
+        result = getattr(side, asked.pop("do"))(**asked)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "rss": peak}), file=out, flush=True)
+        print(json.dumps({"result": result, "rss": peak}), file=out, flush=True)
 
 
 if __name__ == "__main__":
