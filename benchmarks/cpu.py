@@ -168,7 +168,7 @@ def main() -> None:
                 side.sample(name, work)
     print("\n".join(table(sides, a.threads)))
     if not a.quick:
-        print("\n" + "\n".join(contexts(sides, [128, 512, 2048, 4096, 8000], 3)))
+        print("\n" + "\n".join(contexts(sides, [128, 1024, 4096, 8000], 2)))
     wall, peak = first_token(gguf, a.threads, 5)
     print(f"\n* start to first token, all cached: {wall:.2f} s (wanted: under 3)")
     print(f"* peak memory of gpu.run: {peak:.0f} MB (wanted: under 500)")
