@@ -19,7 +19,7 @@ from refimpl.llm.generate import Step, Token, generate
 from refimpl.llm.kv_cache import KVCache
 from refimpl.llm.quantize import Tensor
 from refimpl.llm.sampler import Chain, sampling_chain
-from refimpl.models.decoder import decode, new_caches, project_logits
+from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
 from refimpl.models.families.gguf_names import gguf_config, gguf_weights
 from refimpl.models.spec import ModelSpec
@@ -124,7 +124,7 @@ class Model:
     def hidden_states(self, ids: Sequence[int] | Array) -> list[Float[Array, "T D"]]:
         """Return L + 1 arrays: the embeddings, then the output of every layer, the last after the final norm."""
         known = check_ids(ids, self.spec)
-        return decode(known, self.weights, self.spec, self._caches(len(known)), self.ops)[0]
+        return forward(known, self.weights, self.spec, self._caches(len(known)), self.ops)[0]
 
     def logits(self, ids: Sequence[int] | Array) -> Float[Array, "T V"]:
         """Return the logits at every position."""
@@ -136,7 +136,7 @@ class Model:
 
         def step(ids: list[int]) -> Array:
             nonlocal caches
-            states, caches = decode(check_ids(ids, self.spec), self.weights, self.spec, caches, self.ops)
+            states, caches = forward(check_ids(ids, self.spec), self.weights, self.spec, caches, self.ops)
             return project_logits(states[-1][-1:], self.weights, self.ops)[0]
 
         return step

@@ -11,7 +11,7 @@ from refimpl.llm.kv_cache import KVCache, new_cache
 from refimpl.llm.position import rope_frequencies, rope_table
 from refimpl.models.spec import ModelSpec
 
-__all__ = ["decode", "new_caches", "position_table", "project_logits"]
+__all__ = ["forward", "new_caches", "position_table", "project_logits"]
 
 
 @host
@@ -40,7 +40,7 @@ def position_table(
 
 
 @composed
-def decode(
+def forward(
     ids: Int[Array, " T"], weights: Mapping[str, Array], spec: ModelSpec, caches: Sequence[KVCache], ops: Any
 ) -> tuple[list[Float[Array, "T D"]], list[KVCache]]:
     """Run the T newest tokens of a sequence through every layer.

@@ -17,11 +17,6 @@ class RopeSpec:
     scaling: str = "none"  # none, linear, dynamic, yarn, llama3, longrope
     params: tuple[tuple[str, int | float | bool | tuple[float, ...]], ...] = ()  # keywords of rope_frequencies
 
-    @property
-    def follows_length(self) -> bool:
-        """Whether the frequencies depend on the length of the sequence."""
-        return self.scaling in ("dynamic", "longrope")
-
 
 @dataclass(frozen=True)
 class ModelSpec:

@@ -8,7 +8,7 @@ import numpy as np
 from refimpl import operations
 from refimpl.basics.activation import swiglu
 from refimpl.llm.quantize import FORMATS, Tensor, linear_int8
-from refimpl.models.decoder import decode, new_caches, project_logits
+from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.spec import ModelSpec, RopeSpec, weight_shapes
 
 ALL_BIASES = ("b_q", "b_k", "b_v", "b_o", "b_up", "b_down")
@@ -59,7 +59,7 @@ def random_tensors(spec: ModelSpec, seed: int = 0, name: str = "float32") -> dic
 def reference(spec: ModelSpec, tensors: dict[str, Tensor], ids: np.ndarray, dtype=np.float64) -> list[np.ndarray]:
     """Return the reference's hidden states and, last, its logits."""
     weights = {name: tensor.read().astype(dtype) for name, tensor in tensors.items()}
-    states, _ = decode(np.asarray(ids), weights, spec, new_caches(spec, len(ids), dtype), operations)
+    states, _ = forward(np.asarray(ids), weights, spec, new_caches(spec, len(ids), dtype), operations)
     return [*states, project_logits(states[-1], weights, operations)]
 
 
@@ -80,7 +80,7 @@ def rounding_reference(spec: ModelSpec, tensors: dict[str, Tensor], ids: np.ndar
     own = {"linear": linear, "gated_mlp": gated_mlp, "embedding": embedding}
     ops = SimpleNamespace(**vars(operations) | own)
     weights = {name: tensor if len(tensor.shape) == 2 else tensor.read() for name, tensor in tensors.items()}
-    states, _ = decode(np.asarray(ids), weights, spec, new_caches(spec, len(ids), np.float32), ops)
+    states, _ = forward(np.asarray(ids), weights, spec, new_caches(spec, len(ids), np.float32), ops)
     return project_logits(states[-1], weights, ops)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from refimpl import operations
 from refimpl.contract import ContractError
-from refimpl.models.decoder import decode, new_caches, position_table, project_logits
+from refimpl.models.decoder import forward, new_caches, position_table, project_logits
 from refimpl.models.families import read_spec
 from tests.models.tiny import CONFIGS, GPT2, LLAMA, random_weights
 
@@ -22,7 +22,7 @@ def run(name: str, ids: np.ndarray = IDS, chunks: tuple[int, ...] = ()) -> tuple
     weights, caches, states = random_weights(spec), new_caches(spec, len(ids), np.float64), []
     for part in np.split(ids, np.cumsum(chunks)):
         if len(part):
-            found, caches = decode(part, weights, spec, caches, operations)
+            found, caches = forward(part, weights, spec, caches, operations)
             states.append(found)
     joined = [np.concatenate(layer) for layer in zip(*states, strict=True)]
     return project_logits(joined[-1], weights, operations), joined
@@ -134,4 +134,4 @@ def test_table_of_positions():
 def test_ids_that_are_refused(label: str, ids: list[int]):
     spec = read_spec(LLAMA)
     with pytest.raises(ContractError, match=label):
-        decode(np.array(ids, int), random_weights(spec), spec, new_caches(spec, 4), operations)
+        forward(np.array(ids, int), random_weights(spec), spec, new_caches(spec, 4), operations)
