@@ -151,7 +151,7 @@ def test_a_file_of_another_kind(tmp_path):
 
 def test_the_hub_needs_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UsageError, match=r"pip install 'refimpl\[hub\]'"):
+    with pytest.raises(UsageError, match=r'pip install -e "\.\[hub\]"'):
         resolve("org/name")
 
 
