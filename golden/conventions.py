@@ -78,7 +78,7 @@ ROWS = (
     ),
     _row(
         10, "Which values does RoPE pair?",
-        ("halves", "Hugging Face, flash-attention, gpt-oss: i with i + R", "default"),
+        ("halves", "Hugging Face, flash-attention, gpt-oss: i with i + J", "default"),
         ("interleaved", "Meta, DeepSeek MLA, llama files in GGUF: 2i with 2i + 1", "interleaved=True"),
         ("tables in float32 or wider", "bfloat16 rounds position 15962 to 15936", "default"),
     ),

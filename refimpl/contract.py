@@ -2,16 +2,21 @@
 
 A public function has one of four roles, and a test reads them off the source:
 
-* ``@op``        an operation of the specification; it has a twin in ``gpu``, golden cases, laws, a strategy;
-* ``@host``      code that runs beside the operations (files, tables, loops) and has no twin;
-* ``@composed``  a model, written once over a namespace of operations, so NumPy and GPU share its text;
-* ``@kernel``    (``gpu`` only) a launcher that writes into given buffers.
+* ``@op``        an operation of the specification: golden cases and laws judge it, and every label of a constraint
+                 has a test; its CUDA twin, once there, stands in ``gpu`` at the same path;
+* ``@host``      code that runs beside the operations (files, tables, loops) and gets no twin;
+* ``@composed``  a part of a model, written once over a namespace of operations, so that whoever has these can run it;
+* ``@kernel``    (``gpu`` only, with the CUDA twins) a launcher that writes into given buffers.
 
-Dimension key, the same letters in prose, in einsum (lower case) and in kernels::
+Dimension key: one letter, one meaning, in prose and in signatures. A name may end in its axes: ``q_TNH`` is [T, N, H]::
 
-    T query tokens   S key tokens     D model width    F feed-forward width
-    N query heads    K key/value heads   G = N / K     H head width
-    V vocabulary     L layers         R sequences      M blocks per sequence
+    T query tokens          S key tokens                V vocabulary
+    D model width           O outputs of a linear map   F feed-forward width
+    N query heads           K key/value heads           G = N / K
+    H head width            H2 head width of v          J rotated pairs of a head
+    B blocks of a row       I elements of a block       L layers
+
+The executor alone has R sequences in a step, each with M blocks of the cache. Other axes are words: ``row_bytes``.
 """
 
 from collections.abc import Callable

@@ -24,13 +24,13 @@ def _nibble(block: bytes, at: int, i: int, run: int) -> int:
     return byte >> 4 if j >= run else byte & 15
 
 
-def _of_32(block: bytes, name: str, i: int) -> float:
+def _of_32(block: bytes, format: str, i: int) -> float:
     d = _half(block, 0)
-    if name == "q8_0":
+    if format == "q8_0":
         return d * _int8(block, 2 + i)
-    m = _half(block, 2) if name.endswith("_1") else None
+    m = _half(block, 2) if format.endswith("_1") else None
     at = 2 if m is None else 4
-    if name.startswith("q4"):
+    if format.startswith("q4"):
         q = _nibble(block, at, i, 16)
         return d * q + m if m is not None else d * (q - 8)
     high = block[at + i // 8] >> i % 8 & 1
@@ -84,15 +84,15 @@ _OF_256 = {"q2_k": (84, _q2_k), "q3_k": (110, _q3_k), "q4_k": (144, _q4_k), "q5_
 _BYTES_OF_32 = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24}
 
 
-def dequantize(blocks: Array, name: str) -> Array:
-    size = _BYTES_OF_32[name] if name in _BYTES_OF_32 else _OF_256[name][0]
+def dequantize(blocks: Array, format: str) -> Array:
+    size = _BYTES_OF_32[format] if format in _BYTES_OF_32 else _OF_256[format][0]
     rows = []
     for row in np.asarray(blocks, np.uint8):
         parts = [row[at : at + size].tobytes() for at in range(0, len(row), size)]
-        if name in _OF_256:
-            rows.append([_OF_256[name][1](part, i) for part in parts for i in range(256)])
+        if format in _OF_256:
+            rows.append([_OF_256[format][1](part, i) for part in parts for i in range(256)])
         else:
-            rows.append([_of_32(part, name, i) for part in parts for i in range(32)])
+            rows.append([_of_32(part, format, i) for part in parts for i in range(32)])
     return np.array(rows)
 
 
@@ -105,6 +105,6 @@ def quantize_int8(x: Array) -> tuple[Array, Array]:
     return np.array(codes), np.array(scales)
 
 
-def linear_int8(x: Array, blocks: Array, name: str) -> Array:
+def linear_int8(x: Array, blocks: Array, format: str) -> Array:
     codes, scales = quantize_int8(x)
-    return codes * np.repeat(scales, 32, axis=1) @ dequantize(blocks, name).T
+    return codes * np.repeat(scales, 32, axis=1) @ dequantize(blocks, format).T

@@ -8,29 +8,29 @@ from golden.values import Array
 __all__ = ["block_neighbour", "int8_truncated", "minimum_forgotten", "nibbles_side_by_side", "x_not_quantised"]
 
 
-def nibbles_side_by_side(blocks: Array, name: str) -> Array:
+def nibbles_side_by_side(blocks: Array, format: str) -> Array:
     """Nibbles side by side instead of low halves first: elements 2j and 2j + 1 of a byte."""
-    w = quantize.dequantize(blocks, name)
-    run = 16 if name in ("q4_0", "q4_1", "q5_0", "q5_1") else 32
+    w = quantize.dequantize(blocks, format)
+    run = 16 if format in ("q4_0", "q4_1", "q5_0", "q5_1") else 32
     return w.reshape(len(w), -1, 2, run).swapaxes(-1, -2).reshape(w.shape)
 
 
-def block_neighbour(blocks: Array, name: str) -> Array:
+def block_neighbour(blocks: Array, format: str) -> Array:
     """Each group takes the scale of its neighbour: elements move by 16."""
-    return np.roll(quantize.dequantize(blocks, name), 16, axis=1)
+    return np.roll(quantize.dequantize(blocks, format), 16, axis=1)
 
 
-def minimum_forgotten(blocks: Array, name: str) -> Array:
+def minimum_forgotten(blocks: Array, format: str) -> Array:
     """The minimum of a block is not added: codes start at zero."""
-    w = quantize.dequantize(blocks, name)
-    group = 16 if name == "q2_k" else 32
+    w = quantize.dequantize(blocks, format)
+    group = 16 if format == "q2_k" else 32
     groups = w.reshape(len(w), -1, group)
     return (groups - groups.min(-1, keepdims=True)).reshape(w.shape)
 
 
-def x_not_quantised(x: Array, blocks: Array, name: str) -> Array:
+def x_not_quantised(x: Array, blocks: Array, format: str) -> Array:
     """The activations stay floats."""
-    return x @ quantize.dequantize(blocks, name).T
+    return x @ quantize.dequantize(blocks, format).T
 
 
 def int8_truncated(x: Array) -> tuple[Array, Array]:

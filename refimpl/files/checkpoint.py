@@ -33,7 +33,7 @@ _MAX_AXES = 32
 
 
 @host
-def map_file(path: Path) -> UInt8[Array, " B"]:
+def map_file(path: Path) -> UInt8[Array, " bytes"]:
     """Map a file into memory, read-only; an empty file is an empty array.
 
     Errors: CheckpointError when the path is no readable file or holds a Git LFS pointer.
@@ -75,7 +75,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _read_header(path: Path, data: UInt8[Array, " B"]) -> tuple[dict[str, Any], int]:
+def _read_header(path: Path, data: UInt8[Array, " bytes"]) -> tuple[dict[str, Any], int]:
     """Read the header of a safetensors file; also return where the data begins."""
     length = int.from_bytes(data[:8].tobytes(), "little")
     if len(data) < 8 or length > min(len(data) - 8, _MAX_HEADER):
@@ -146,7 +146,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     return {name: _tensor(data, entry) for name, entry in header.items()}
 
 
-def _tensor(data: UInt8[Array, " B"], entry: Mapping[str, Any]) -> Tensor:
+def _tensor(data: UInt8[Array, " bytes"], entry: Mapping[str, Any]) -> Tensor:
     dtype, shape, (begin, end) = _DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
     return Tensor(dtype.name, shape, data[begin:end].view(dtype).reshape(shape))
 

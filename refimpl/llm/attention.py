@@ -47,10 +47,10 @@ def attention(
     G = N // K
     if mask is not None and mask.ndim == 3:
         mask = mask.reshape(K, G, T, S)
-    q_KXH = widen(q).reshape(T, K, G, H).transpose(1, 2, 0, 3).reshape(K, G * T, H)  # X = G T: k is read once for all
+    rows = widen(q).reshape(T, K, G, H).transpose(1, 2, 0, 3).reshape(K, G * T, H)  # k is read once for all G T
     k_KHS, v_KSH = widen(k).transpose(1, 2, 0), widen(v).transpose(1, 0, 2)
     with np.errstate(all="ignore"):  # hidden slots may hold NaN and infinity
-        scores = (q_KXH @ k_KHS).reshape(K, G, T, S) * (H**-0.5 if scale is None else scale)
+        scores = (rows @ k_KHS).reshape(K, G, T, S) * (H**-0.5 if scale is None else scale)
         if softcap is not None:
             scores = softcap * np.tanh(scores / softcap)
         if mask is not None and mask.dtype != bool:

@@ -12,7 +12,7 @@ __all__ = ["transformer_block"]
 @composed
 def transformer_block(
     x: Float[Array, "T D"], weights: Mapping[str, Array], spec: Any, layer: int, cache: KVCache,
-    cos: Float[Array, "T R"] | None, sin: Float[Array, "T R"] | None, ops: Any,
+    cos: Float[Array, "T J"] | None, sin: Float[Array, "T J"] | None, ops: Any,
 ) -> tuple[Float[Array, "T D"], KVCache]:
     """Run the T newest tokens of a sequence through one layer, and remember their keys and values.
 

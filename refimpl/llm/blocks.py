@@ -57,15 +57,15 @@ def _fields(packed: Array, bits: int, run: int) -> Array:
 
 
 @host
-def read_codes(block: Array, name: str) -> Array:
-    """Read q from blocks of a layout: int8 [O, blocks, elements].
+def read_codes(block: Array, format: str) -> Array:
+    """Read q from blocks of a layout: int8 [O, B, I].
 
     >>> block = np.zeros((1, 1), LAYOUTS["q4_0"])
     >>> block["low"] = 0x98    # element 0 in the low half of the first byte, element 16 in its high half
     >>> read_codes(block, "q4_0")[0, 0, [0, 16]]
     array([0, 1], dtype=int8)
     """
-    match name:
+    match format:
         case "q4_0":
             return _fields(block["low"], 4, 16) - 8
         case "q4_1":
@@ -93,15 +93,15 @@ def _half(block: Array, field: str) -> Array:
 
 
 @host
-def read_scales(block: Array, name: str) -> tuple[Array, Array | None]:
-    """Read d and m from blocks of a layout: float32 [O, blocks, groups]; m is None where the format has none.
+def read_scales(block: Array, format: str) -> tuple[Array, Array | None]:
+    """Read d and m from blocks of a layout: float32 [O, B, groups]; m is None where the format has none.
 
     >>> block = np.zeros((1, 1), LAYOUTS["q4_0"])
     >>> block["d"] = 0.5
     >>> read_scales(block, "q4_0")
     (array([[[0.5]]], dtype=float32), None)
     """
-    match name:
+    match format:
         case "q4_1" | "q5_1":
             return _half(block, "d"), _half(block, "m")
         case "q2_k":

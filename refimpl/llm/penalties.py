@@ -24,7 +24,7 @@ def _round(wide: Array, dtype: np.dtype[np.floating]) -> Array:
 
 
 @op
-def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty: float) -> Float[Array, " V"]:
+def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalty: float) -> Float[Array, " V"]:
     """Make the tokens of the prompt and the output less likely, each once.
 
     Math: l_i <- l_i / penalty if l_i > 0, l_i penalty otherwise, for every i among the ids.
@@ -46,7 +46,7 @@ def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalt
 
 
 @op
-def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty: float) -> Float[Array, " V"]:
+def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalty: float) -> Float[Array, " V"]:
     """Lower the logit of every token of the output, each once.
 
     Math: l_i <- l_i - penalty if i is among the ids.
@@ -66,7 +66,7 @@ def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty:
 
 
 @op
-def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " S"], penalty: float) -> Float[Array, " V"]:
+def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalty: float) -> Float[Array, " V"]:
     """Lower the logit of every token of the output, as often as it was said.
 
     Math: l_i <- l_i - penalty |{s : ids_s = i}|.

@@ -18,7 +18,7 @@ __all__ = ["learned_position", "rope_frequencies", "rope_table", "rope"]
 
 @op
 def learned_position(
-    x: Float[Array, "T D"], positions: Int[Array, " T"], table: Float[Array, "S D"]
+    x: Float[Array, "T D"], positions: Int[Array, " T"], table: Float[Array, "max_positions D"]
 ) -> Float[Array, "T D"]:
     """Add a learned vector for each position.
 
@@ -26,7 +26,7 @@ def learned_position(
     Cost: T D flop, 3 T D elements moved: bound by memory.
     Numerics: one sum in float32 or wider, one cast.
     Constraints:
-        (C1) every position lies in 0..S-1.
+        (C1) every position lies in the table.
     Source: Radford et al., Language models are unsupervised multitask learners (GPT-2), 2019.
 
     >>> learned_position(np.zeros((1, 2)), np.array([1]), np.array([[0.0, 1.0], [2.0, 3.0]]))
@@ -40,7 +40,7 @@ def learned_position(
 @host
 def rope_frequencies(
     dim: int, theta: float = 10000.0, *, scaling: str = "none", seq_len: int | None = None, **params: Any
-) -> tuple[Float[Array, " R"], float]:
+) -> tuple[Float[Array, " J"], float]:
     """Return the angle per position of each of the dim / 2 pairs, and the factor on cosines and sines.
 
     ``params`` carry the names of a Hugging Face config (``None`` counts as absent). ``seq_len`` is the length of the
@@ -89,12 +89,12 @@ def rope_frequencies(
 
 @host
 def rope_table(
-    positions: Int[Array, " T"], inv_freq: Float[Array, " R"], factor: float = 1.0, dtype: Any = np.float32
-) -> tuple[Float[Array, "T R"], Float[Array, "T R"]]:
+    positions: Int[Array, " T"], inv_freq: Float[Array, " J"], factor: float = 1.0, dtype: Any = np.float32
+) -> tuple[Float[Array, "T J"], Float[Array, "T J"]]:
     """Tabulate the cosines and sines of every position.
 
-    Math: factor cos(positions[t] inv_freq[r]), factor sin(...).
-    Cost: 2 T R evaluations, once a step for all layers and heads.
+    Math: factor cos(positions[t] inv_freq[j]), factor sin(...).
+    Cost: 2 T J evaluations, once a step for all layers and heads.
     Numerics: angles and functions in float64, one cast; bfloat16 could not even hold position 15962.
     Constraints:
         (C1) the table is float32 or float64.
@@ -111,16 +111,16 @@ def rope_table(
 
 @op
 def rope(
-    x: Float[Array, "T N H"], cos: Float[Array, "T R"], sin: Float[Array, "T R"], *, interleaved: bool = False
+    x: Float[Array, "T N H"], cos: Float[Array, "T J"], sin: Float[Array, "T J"], *, interleaved: bool = False
 ) -> Float[Array, "T N H"]:
-    """Turn the leading 2R values of every head, pair by pair, by the angles of its position.
+    """Turn the leading 2J values of every head, pair by pair, by the angles of its position.
 
-    Math: (a, b) -> (a cos - b sin, b cos + a sin), where pair i is (x[i], x[i + R]), or (x[2i], x[2i + 1]) if
-        interleaved. Values from 2R on pass unchanged.
+    Math: (a, b) -> (a cos - b sin, b cos + a sin), where pair i is (x[i], x[i + J]), or (x[2i], x[2i + 1]) if
+        interleaved. Values from 2J on pass unchanged.
     Cost: 6 flop a pair, one read and one write: bound by memory, and fused with its neighbours on a GPU.
     Numerics: float32 or wider, one cast. A table without factor keeps norms.
     Constraints:
-        (C1) 2R <= H.
+        (C1) 2J <= H.
         (C2) cos and sin are float32 or float64.
     Source: Su et al., 2021. Halves: GPT-NeoX, Hugging Face. Interleaved: Meta's Llama, GPT-J.
 
@@ -128,11 +128,11 @@ def rope(
     >>> rope(np.array([[[1.0, 2.0, 3.0]]]), cos, sin)
     array([[[-2.,  1.,  3.]]])
     """
-    R = cos.shape[-1]
-    require(x.shape[-1] >= 2 * R, "C1", f"{R} pairs do not fit into a head of width {x.shape[-1]}")
+    J = cos.shape[-1]
+    require(x.shape[-1] >= 2 * J, "C1", f"{J} pairs do not fit into a head of width {x.shape[-1]}")
     narrow = [t.dtype.name for t in (cos, sin) if t.dtype not in (np.float32, np.float64)]
     require(not narrow, "C2", f"a rope table in {', '.join(narrow)}, not float32 or float64")
-    first, second = (slice(0, 2 * R, 2), slice(1, 2 * R, 2)) if interleaved else (slice(0, R), slice(R, 2 * R))
+    first, second = (slice(0, 2 * J, 2), slice(1, 2 * J, 2)) if interleaved else (slice(0, J), slice(J, 2 * J))
     a, b = widen(x[..., first]), widen(x[..., second])
     cos, sin = cos[:, None, :], sin[:, None, :]  # one angle for all heads
     y = x.copy()
@@ -161,16 +161,16 @@ def _dynamic_theta(dim: int, theta: float, seq_len: int | None, given: dict[str,
 
 
 def _yarn(inv_freq: Array, theta: float, given: dict[str, Any]) -> tuple[Array, float]:
-    original, factor, R = given["original_max_position_embeddings"], _factor(given), len(inv_freq)
+    original, factor, J = given["original_max_position_embeddings"], _factor(given), len(inv_freq)
 
     def pair_that_turns(times: float) -> float:  # within the original length; solves for i
-        return R * math.log(original / (times * 2 * math.pi)) / math.log(theta)
+        return J * math.log(original / (times * 2 * math.pi)) / math.log(theta)
 
     low, high = pair_that_turns(given.get("beta_fast") or 32.0), pair_that_turns(given.get("beta_slow") or 1.0)
     if given.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, 2 * R - 1)
-    ramp = np.clip((np.arange(R) - low) / (high - low or 0.001), 0, 1)
+    low, high = max(low, 0), min(high, 2 * J - 1)
+    ramp = np.clip((np.arange(J) - low) / (high - low or 0.001), 0, 1)
 
     def growth(mscale: float) -> float:
         return 1 + 0.1 * mscale * math.log(factor) if factor > 1 else 1.0
@@ -193,8 +193,8 @@ def _llama3(inv_freq: Array, given: dict[str, Any]) -> tuple[Array, float]:
 def _longrope(inv_freq: Array, seq_len: int | None, given: dict[str, Any]) -> tuple[Array, float]:
     original, factor = given["original_max_position_embeddings"], _factor(given)
     name = "long_factor" if (seq_len or 0) > original else "short_factor"
-    R, stretch = len(inv_freq), np.asarray(given[name], np.float64)
-    require(stretch.shape == (R,), "C4", f"{name} holds {stretch.size} values for {R} pairs")
+    J, stretch = len(inv_freq), np.asarray(given[name], np.float64)
+    require(stretch.shape == (J,), "C4", f"{name} holds {stretch.size} values for {J} pairs")
     attention_factor = given.get("attention_factor")
     if attention_factor is None:
         attention_factor = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0

@@ -11,37 +11,38 @@ from refimpl.llm.blocks import FORMATS, LAYOUTS, read_codes, read_scales
 __all__ = ["FORMATS", "Tensor", "dequantize", "linear_int8", "quantize_int8"]
 
 
-def _unpack(blocks: Array, name: str) -> tuple[Array, Array, Array | None]:
+def _unpack(blocks: Array, format: str) -> tuple[Array, Array, Array | None]:
     """Read q, d and m by group: q int8 [O, groups, elements of a group], d and m float32 [O, groups]."""
-    require(name in FORMATS, "C1", f"block formats are {', '.join(FORMATS)}, got {name!r}")
-    size = FORMATS[name].bytes
-    require(blocks.shape[1] % size == 0, "C2", f"a row of {name} is a multiple of {size} bytes, got {blocks.shape[1]}")
-    block = np.ascontiguousarray(blocks).view(LAYOUTS[name])
+    require(format in FORMATS, "C1", f"block formats are {', '.join(FORMATS)}, got {format!r}")
+    size = FORMATS[format].bytes
+    row_bytes = blocks.shape[1]
+    require(row_bytes % size == 0, "C2", f"a row of {format} is a multiple of {size} bytes, got {row_bytes}")
+    block = np.ascontiguousarray(blocks).view(LAYOUTS[format])
     with np.errstate(invalid="ignore"):  # a damaged file may hold an infinite scale: 0 inf is NaN, without a warning
-        d, m = read_scales(block, name)
+        d, m = read_scales(block, format)
     rows, count, groups = d.shape
-    q = read_codes(block, name).reshape(rows, count * groups, FORMATS[name].elements // groups)
+    q = read_codes(block, format).reshape(rows, count * groups, FORMATS[format].elements // groups)
     return q, d.reshape(rows, count * groups), None if m is None else m.reshape(rows, count * groups)
 
 
 @op
-def dequantize(blocks: UInt8[Array, "O B"], name: str) -> Float[Array, "O D"]:
+def dequantize(blocks: UInt8[Array, "O row_bytes"], format: str) -> Float[Array, "O D"]:
     """Turn rows of quantised blocks into float32.
 
     Math: w = d q + m, without the addition where the format has no m.
-    Cost: 2 O D flop; reads O B bytes (2.6 to 8.5 bits an element), writes 4 O D. Memory is the bottleneck.
+    Cost: 2 O D flop; reads O row_bytes (2.6 to 8.5 bits an element), writes 4 O D. Memory is the bottleneck.
     Numerics: d and m are float16 widened to float32, times an integer scale in the _k formats (rounded once);
         product and sum are rounded once each. What is not finite in the file is not finite in the result.
     Constraints:
-        (C1) name is in FORMATS.
-        (C2) B is a multiple of the bytes of a block.
+        (C1) format is in FORMATS.
+        (C2) row_bytes is a multiple of the bytes of a block.
     Source: ggml-quants.c (dequantize_row_*), github.com/ggml-org/ggml.
 
     >>> row = np.frombuffer(np.float16([0.5, -1]).tobytes() + bytes([0x21] * 16), np.uint8)   # q4_1: d, m, codes
     >>> dequantize(row[None], "q4_1")[0, [0, 15, 16, 31]]
     array([-0.5, -0.5,  0. ,  0. ], dtype=float32)
     """
-    q, d, m = _unpack(blocks, name)
+    q, d, m = _unpack(blocks, format)
     with np.errstate(invalid="ignore"):
         w = d[..., None] * q
         if m is not None:
@@ -70,24 +71,26 @@ def quantize_int8(x: Float[Array, "T D"]) -> tuple[Int[Array, "T D"], Float[Arra
     tokens, width = x_TD.shape
     require(width % 32 == 0, "C1", f"a row is blocks of 32 elements, got {width}")
     require(bool(np.isfinite(x_TD).all()), "C2", "activations are finite")
-    x_TBJ = x_TD.reshape(tokens, width // 32, 32)
-    scale_TB = np.abs(x_TBJ).max(axis=-1) / x_TD.dtype.type(127)
+    x_TBI = x_TD.reshape(tokens, width // 32, 32)
+    scale_TB = np.abs(x_TBI).max(axis=-1) / x_TD.dtype.type(127)
     divisor_TB = np.where(scale_TB > 0, scale_TB, np.inf)
-    q_TBJ = np.clip(np.rint(x_TBJ / divisor_TB[..., None]), -127, 127)
-    return q_TBJ.reshape(tokens, width).astype(np.int8), scale_TB
+    q_TBI = np.clip(np.rint(x_TBI / divisor_TB[..., None]), -127, 127)
+    return q_TBI.reshape(tokens, width).astype(np.int8), scale_TB
 
 
 @op
-def linear_int8(x: Float[Array, "T D"], blocks: UInt8[Array, "O B"], name: str) -> Float[Array, "T O"]:
+def linear_int8(
+    x: Float[Array, "T D"], blocks: UInt8[Array, "O row_bytes"], format: str
+) -> Float[Array, "T O"]:
     """Map int8 activations through quantised weights: the arithmetic of ``--activations int8``.
 
-    Math: y[t,o] = sum over blocks b in order of  dx[t,b] (d[o,b] sum_j q[o,b,j] qx[t,b,j] + m[o,b] sum_j qx[t,b,j]).
+    Math: y[t,o] = sum over blocks b in order of  dx[t,b] (d[o,b] sum_i q[o,b,i] qx[t,b,i] + m[o,b] sum_i qx[t,b,i]).
     Cost: 2 T O D integer operations and 6 T O D / 32 flop; for few tokens the bytes of the weights are the bottleneck.
     Numerics: both inner sums are exact integers; each product and sum around them is rounded once to float32
         (no fused multiply-add), blocks added from left to right, so the result is one definite bit pattern.
     Constraints:
-        (C1) name has blocks of 32 elements: q8_0, q4_0, q4_1, q5_0, q5_1.
-        (C2) B is a multiple of the bytes of a block.
+        (C1) format has blocks of 32 elements: q8_0, q4_0, q4_1, q5_0, q5_1.
+        (C2) row_bytes is a multiple of the bytes of a block.
         (C3) x is as wide as the weights; beyond that, x is what quantize_int8 takes.
     Source: ggml_vec_dot_q4_1_q8_1 and its kin in ggml-cpu/quants.c.
 
@@ -96,18 +99,18 @@ def linear_int8(x: Float[Array, "T D"], blocks: UInt8[Array, "O B"], name: str) 
     array([[8.]], dtype=float32)
     """
     narrow = [known for known, form in FORMATS.items() if form.elements == 32]
-    require(name in narrow, "C1", f"int8 activations need one of {', '.join(narrow)}, got {name!r}")
-    q_OBJ, d_OB, m_OB = _unpack(blocks, name)
+    require(format in narrow, "C1", f"int8 activations need one of {', '.join(narrow)}, got {format!r}")
+    q_OBI, d_OB, m_OB = _unpack(blocks, format)
     require(x.shape[1] == d_OB.shape[1] * 32, "C3", f"weights are {d_OB.shape[1] * 32} wide, x is {x.shape[1]}")
     q_TD, dx_TB = quantize_int8(x)
-    q_TBJ = q_TD.reshape(*dx_TB.shape, 32).astype(np.int32)
+    q_TBI = q_TD.reshape(*dx_TB.shape, 32).astype(np.int32)
     y_TO = np.zeros((len(x), len(blocks)), dx_TB.dtype)
     with np.errstate(invalid="ignore"):
         for b in range(d_OB.shape[1]):
-            dots_TO = q_TBJ[:, b] @ q_OBJ[:, b].astype(np.int32).T
+            dots_TO = q_TBI[:, b] @ q_OBI[:, b].astype(np.int32).T
             term_TO = d_OB[:, b] * dots_TO.astype(y_TO.dtype)
             if m_OB is not None:
-                sums_T = q_TBJ[:, b].sum(axis=-1)
+                sums_T = q_TBI[:, b].sum(axis=-1)
                 term_TO = term_TO + m_OB[:, b] * sums_T[:, None].astype(y_TO.dtype)
             y_TO += dx_TB[:, b, None] * term_TO
     return y_TO.astype(x.dtype)
@@ -137,7 +140,7 @@ class Tensor:
         seen = (self.data.dtype.name, self.data.shape)
         require(seen == expected, "C2", f"{self.format} {self.shape} is held as {expected}, got {seen}")
 
-    def take_rows(self, rows: slice | Int[Array, " R"]) -> "Tensor":
+    def take_rows(self, rows: slice | Int[Array, " rows"]) -> "Tensor":
         """Take entries of the first axis; a slice stays a view of the file."""
         data = self.data[rows]
         return Tensor(self.format, (len(data), *self.shape[1:]), data)

@@ -13,7 +13,7 @@ _ROUNDS = 10
 
 
 @op
-def philox(counter: UInt32[Array, "*#B 4"], key: UInt32[Array, "*#B 2"]) -> UInt32[Array, "*#B 4"]:
+def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counters 2"]) -> UInt32[Array, "*#counters 4"]:
     """Scramble 128-bit counters under 64-bit keys: Philox 4x32-10.
 
     Math: ten times over the words (x0, x1, x2, x3) and the key (k0, k1), with hi and lo the halves of a 64-bit product:
