@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from types import MappingProxyType
 
-from refimpl.basics.activation import gelu_erf, gelu_quick, gelu_tanh, relu, silu
+from refimpl.basics.activation import geglu, gelu_erf, gelu_quick, gelu_tanh, relu, silu, swiglu
 from refimpl.basics.linear import linear
 from refimpl.contract import Array, Float, op, require, widen
 
@@ -12,6 +12,7 @@ __all__ = ["gated_mlp", "mlp"]
 _ACTIVATIONS: MappingProxyType[str, Callable[[Array], Array]] = MappingProxyType(
     {"gelu_erf": gelu_erf, "gelu_quick": gelu_quick, "gelu_tanh": gelu_tanh, "relu": relu, "silu": silu}
 )
+_GATED: MappingProxyType[str, Callable[[Array, Array], Array]] = MappingProxyType({"gelu_tanh": geglu, "silu": swiglu})
 
 
 @op
@@ -44,7 +45,8 @@ def gated_mlp(
 ) -> Float[Array, "T D"]:
     """Widen each token twice, let one half gate the other, and narrow it again (Llama, Qwen, Gemma).
 
-    Math: y = (act(x w_gate^T + b_gate) (x w_up^T + b_up)) w_down^T + b_down; silu makes it SwiGLU, gelu_tanh GeGLU.
+    Math: y = (act(x w_gate^T + b_gate) (x w_up^T + b_up)) w_down^T + b_down; the middle is
+        swiglu for silu and geglu for gelu_tanh.
     Cost: 6 T D F flop over 3 D F weights: bound by their bytes in decode, by arithmetic in prefill.
     Numerics: float32 or wider from end to end, one cast.
     Constraints:
@@ -56,7 +58,8 @@ def gated_mlp(
     array([[3., 0.]])
     """
     wide = widen(x)
-    hidden = _named(activation)(linear(wide, w_gate, b_gate)) * linear(wide, w_up, b_up)
+    gate, up = linear(wide, w_gate, b_gate), linear(wide, w_up, b_up)
+    hidden = _GATED[activation](gate, up) if activation in _GATED else _named(activation)(gate) * up
     return linear(hidden, w_down, b_down).astype(x.dtype, copy=False)
 
 
