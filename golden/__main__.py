@@ -61,7 +61,8 @@ def _verify(cases: Sequence[Case], against: str, partial: bool, as_json: bool) -
         for outcome in wrong:
             row = f" (convention {outcome.case.row}: {outcome.case.choice})" if outcome.case.row else ""
             print(f"{outcome.status.upper()} {outcome.case.id}: {outcome.reason}{row}")
-        print(f"{against}: {passed} passed, {len(wrong)} wrong, {len(missing)} missing")
+        nothing = "; nothing was judged" if len(missing) == len(outcomes) else ""
+        print(f"{against}: {passed} passed, {len(wrong)} wrong, {len(missing)} missing{nothing}")
     return 0 if passed and not wrong and (partial or not missing) else 1
 
 
@@ -78,13 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m golden", description=(__doc__ or "").split(": ", 1)[1])
     parser.add_argument("--version", action="version", version=f"golden, specification {SPECIFICATION}")
     commands = parser.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser("list", help="every case: its corner and its source")
+    listing = commands.add_parser("list", help="every case: its corner (the point it tests) and its source")
     judging = commands.add_parser("verify", help="judge an implementation by the cases")
     for each in (listing, judging):
         each.add_argument("--op", action="append", help="only this operation (may be given again)")
         each.add_argument("--json", action="store_true", help="print JSON")
     judging.add_argument("--against", required=True, metavar="NAME", help="refimpl, gpu, or MODULE:ATTRIBUTE")
-    judging.add_argument("--partial", action="store_true", help="operations that are missing are no failure")
+    judging.add_argument("--partial", action="store_true", help="missing operations are no failure, unless all are")
     making = commands.add_parser("make", help="store seeded inputs and derive what is expected")
     making.add_argument("--check", action="store_true", help="write nothing; fail where a vector is stale")
     commands.add_parser("conventions", help="where implementations disagree, as a page")
@@ -94,9 +95,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 for a failed verdict, 2 for a request that makes no sense."""
     asked = _parser().parse_args(arguments)
-    cases = read_cases()
-    if asked.command == "make":
+    if asked.command == "make":  # a case that is not made yet cannot be read
         return _make(asked.check)
+    cases = read_cases()
     if asked.command == "conventions":
         print(markdown(cases), end="")
         return 0

@@ -33,7 +33,7 @@ def run_case(case: Case, operation: Callable[..., Any] | None) -> Outcome:
     results: list[Array] = []
     try:
         for arguments in case.calls:
-            result = operation(**arguments)
+            result = operation(**{name: _own(value) for name, value in arguments.items()})
             results += result if isinstance(result, tuple) else (result,)
     except Exception as error:  # whatever a stranger's code raises is its answer to the case
         return Outcome(case, "error", 0.0, f"{type(error).__name__}: {error}".splitlines()[0])
@@ -43,6 +43,10 @@ def run_case(case: Case, operation: Callable[..., Any] | None) -> Outcome:
     failed = [verdict for verdict in verdicts if not verdict.passed]
     worst = failed[0] if failed else max(verdicts, key=lambda verdict: verdict.ulps)
     return Outcome(case, "pass" if worst.passed else "fail", worst.ulps, worst.reason)
+
+
+def _own(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value  # a stranger may write into what is given
 
 
 def _judge(case: Case, result: Any, truth: Array, dtype: str) -> Verdict:

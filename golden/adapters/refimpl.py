@@ -1,10 +1,11 @@
-"""The reference: its operations, and the host functions that cases name."""
+"""The reference: its operations, and the host functions that cases name. A data class is judged by its fields."""
 
 import importlib
 from collections.abc import Callable
 from typing import Any
 
 from refimpl import CONTENTS
+from refimpl.llm import kv_cache
 
 __all__ = ["operations"]
 
@@ -16,7 +17,12 @@ def operations() -> dict[str, Callable[..., Any]]:
         if name.split(".")[0] in ("basics", "llm"):
             module = importlib.import_module(f"refimpl.{name}")
             found |= {key: value for key, value in vars(module).items() if _is_its_own(value, module.__name__)}
-    return found
+    return found | {"cache_append": _cache_append}
+
+
+def _cache_append(k_cache: Any, v_cache: Any, length: int, k: Any, v: Any) -> tuple[Any, Any, int]:
+    cache = kv_cache.cache_append(kv_cache.KVCache(k_cache, v_cache, length), k, v)
+    return cache.k, cache.v, cache.length
 
 
 def _is_its_own(value: Any, module: str) -> bool:

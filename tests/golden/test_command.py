@@ -47,10 +47,16 @@ def test_verify_a_stranger(capsys: pytest.CaptureFixture[str]):
     assert json.loads(capsys.readouterr().out)[0]["status"] == "fail"
 
 
+def test_nothing_was_judged(capsys: pytest.CaptureFixture[str]):
+    assert main(["verify", "--against", f"{__name__}:Stranger", "--op", "silu", "--partial"]) == 1
+    assert capsys.readouterr().out.endswith("1 missing; nothing was judged\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["verify", "--against", "no_such_module:ops"], "module 'no_such_module' cannot be imported"),
+        (["verify", "--against", "gpu"], "gpu has no twins of single operations yet"),
         (["verify", "--against", "math:ops"], "module 'math' has no attribute 'ops'"),
         (["list", "--op", "nothing"], "no case of nothing"),
     ],

@@ -1,10 +1,11 @@
-"""Every operation is documented in the same order, and each of its labelled constraints is raised and tested."""
+"""Every operation is documented in one order, has a golden case, and each of its constraints is raised and tested."""
 
 import ast
 import re
 
 import pytest
 
+from golden.case import read_cases
 from tests.mirror.tree import Function, Module, modules, public_functions, roles
 
 STANZAS = ("Math", "Cost", "Numerics", "Constraints", "Source")
@@ -14,6 +15,9 @@ TESTS = [m for m in modules("tests") if m.path.name.startswith("test_") and "mir
 
 def each_op(test):
     return pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op.module.name}.{op.node.name}")(test)
+
+
+CASES = {case.op for case in read_cases()}
 
 
 def labels(op: Function) -> set[str]:
@@ -98,6 +102,11 @@ def test_first_line_is_a_sentence(op: Function):
 @each_op
 def test_has_an_example(op: Function):
     assert re.search(r"^\s*>>> ", op.doc, re.M), op.where
+
+
+@each_op
+def test_has_a_golden_case(op: Function):
+    assert op.node.name in CASES, op.where
 
 
 @each_op
