@@ -1,27 +1,17 @@
 """The fast twin of ``refimpl``: the same operations and models, on the devices that are there."""
 
-from typing import TYPE_CHECKING
-
-from refimpl.contract import host
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpu.model import Model
+    from gpu.model import load
 
 __all__ = ["load"]
 
 
-@host
-def load(
-    ref: str, device: str = "auto", *, dtype: str | None = None, threads: int | None = None,
-    activations: str = "float32", context: int | None = None, offline: bool = False,
-) -> "Model":  # fmt: skip
-    """Load a model from a folder, a GGUF file, org/name of the hub, or smollm2; see ``gpu.model.Model``.
+def __getattr__(name: str) -> Any:
+    """Import kernels and tokenizers when a model is wanted, not before."""
+    if name != "load":
+        raise AttributeError(f"module 'gpu' has no attribute {name!r}")
+    from gpu.model import load
 
-    ``dtype`` converts the weights (None: as they are stored); ``activations`` float32 or int8; ``context`` is the most
-    tokens of a sequence (None: as many as the model was made for).
-    """
-    from gpu.model import load_model  # kernels and tokenizers are imported when a model is wanted, not before
-
-    return load_model(
-        ref, device, dtype=dtype, threads=threads, activations=activations, context=context, offline=offline
-    )
+    return load

@@ -14,19 +14,23 @@ from gpu.explain import Stored, stored
 from refimpl.contract import Array, Float, UsageError, host
 from refimpl.files.tokenizer import Tokenizer
 from refimpl.llm.generate import Reply, Token
-from refimpl.llm.sampler import Chain, sampling_chain
+from refimpl.llm.sampler import Chain, settings_chain
 from refimpl.model import Prompt, Source, check_ids, open_model, prompt_ids
 from refimpl.models.spec import ModelSpec
 
-__all__ = ["Model", "load_model"]
+__all__ = ["Model", "load"]
 
 
 @host
-def load_model(
+def load(
     ref: str | Path, device: str = "auto", *, dtype: str | None = None, threads: int | None = None,
     activations: str = "float32", context: int | None = None, offline: bool = False,
 ) -> "Model":  # fmt: skip
-    """Open a model and make it ready to run on a device."""
+    """Load a model from a folder, a GGUF file, org/name of the hub, or smollm2, and make it ready on a device.
+
+    ``dtype`` converts the weights (None: as they are stored); ``activations`` float32 or int8; ``context`` is the most
+    tokens of a sequence (None: as many as the model was made for).
+    """
     pick(device)
     source = open_model(ref, offline=offline)
     most = source.spec.max_positions
@@ -69,7 +73,7 @@ class Model:
         """The ids that end an answer: those of the config, or else of the tokenizer."""
         return self.spec.eos_ids or (self.tokenizer.eos_ids if self.tokenizer else ())
 
-    def prompt_ids(self, prompt: Prompt, *, system: str | None = None, raw: bool = True) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """Turn text, ids or messages into ids; text is a user's message unless ``raw``."""
         return prompt_ids(prompt, self.tokenizer, system=system, raw=raw)
 
@@ -96,23 +100,24 @@ class Model:
         self, prompt: Prompt, *, system: str | None = None, raw: bool = False, **settings: Any
     ) -> Iterator[Token]:
         """Answer a prompt, token by token; ``settings`` are those of ``generate_batch``."""
-        ids = self.prompt_ids(prompt, system=system, raw=raw)
-        return (token for _, token in self.generate_batch([ids], **settings))
+        return (token for _, token in self.generate_batch([prompt], system=system, raw=raw, **settings))
 
     def generate_batch(
-        self, prompts: Sequence[Prompt], *, chain: Chain | None = None, max_tokens: int | None = None,
-        stop: Sequence[str] = (), ignore_eos: bool = False, seed: int = 0, logprobs: int = 0, **sampling: Any,
+        self, prompts: Sequence[Prompt], *, system: str | None = None, raw: bool = False, chain: Chain | None = None,
+        max_tokens: int | None = None, stop: Sequence[str] = (), ignore_eos: bool = False, seed: int = 0,
+        logprobs: int = 0, **sampling: Any,
     ) -> Iterator[tuple[int, Token]]:  # fmt: skip
         """Answer prompts together, as (number of the prompt, token): every step runs all answers that go on.
 
-        What a prompt is answered does not depend on its neighbours; its number keys its draws. ``sampling`` takes the
-        keywords of ``sampling_chain`` (temperature, top_k ...), ``chain`` any other order of steps.
+        What a prompt is answered does not depend on its neighbours; its number keys its draws. Text is a user's
+        message where there is a chat template, unless ``raw``. ``sampling`` takes the keywords of ``sampling_chain``
+        (temperature, top_k ...), ``chain`` any other order of steps.
         """
         replies = [
             Reply(
-                check_ids(self.prompt_ids(prompt), self.spec).tolist(), context=self.context, max_tokens=max_tokens,
-                chain=sampling_chain(**sampling) if chain is None else chain, stop=stop, seed=seed, request=number,
-                logprobs=logprobs, eos_ids=() if ignore_eos else self.eos_ids,
+                check_ids(self.prompt_ids(prompt, system=system, raw=raw), self.spec).tolist(),
+                context=self.context, max_tokens=max_tokens, chain=settings_chain(chain, sampling), stop=stop,
+                seed=seed, request=number, logprobs=logprobs, eos_ids=() if ignore_eos else self.eos_ids,
                 token_bytes=self.tokenizer.token_bytes if self.tokenizer else None,
             )
             for number, prompt in enumerate(prompts)

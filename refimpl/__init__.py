@@ -4,6 +4,7 @@
 a module imports only modules that stand above it.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refimpl.contract import host
@@ -59,8 +60,8 @@ CONTENTS = (
 
 
 @host
-def load(ref: str, dtype: str = "float32", offline: bool = False) -> "Model":
+def load(ref: str | Path, *, dtype: str = "float32", offline: bool = False) -> "Model":
     """Load a model from a folder, a GGUF file, org/name of the hub, or smollm2; see ``refimpl.model.Model``."""
     from refimpl.model import load as load_model  # a reader of one operation need not wait for tokenizers
 
-    return load_model(ref, dtype, offline)
+    return load_model(ref, dtype=dtype, offline=offline)

@@ -18,7 +18,7 @@ from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_
 from refimpl.llm.generate import Step, Token, generate
 from refimpl.llm.kv_cache import KVCache
 from refimpl.llm.quantize import Tensor
-from refimpl.llm.sampler import Chain, sampling_chain
+from refimpl.llm.sampler import Chain, settings_chain
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
 from refimpl.models.families.gguf_names import gguf_config, gguf_weights
@@ -58,7 +58,7 @@ def open_model(ref: str | Path, *, offline: bool = False) -> Source:
 
 
 @host
-def load(ref: str | Path, dtype: str = "float32", offline: bool = False) -> "Model":
+def load(ref: str | Path, *, dtype: str = "float32", offline: bool = False) -> "Model":
     """Load a model; ``dtype`` is that of weights, activations and cache: float32, float64, bfloat16 or float16."""
     if dtype not in _DTYPES:
         raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")
@@ -82,7 +82,7 @@ def check_ids(ids: Sequence[int] | Array, spec: ModelSpec) -> Int[Array, " T"]:
 
 @host
 def prompt_ids(
-    prompt: Prompt, tokenizer: Tokenizer | None, *, system: str | None = None, raw: bool = True
+    prompt: Prompt, tokenizer: Tokenizer | None, *, system: str | None = None, raw: bool = False
 ) -> list[int]:
     """Turn a prompt into ids.
 
@@ -117,7 +117,7 @@ class Model:
         """The most tokens that ``generate`` lets a sequence have."""
         return self.spec.max_positions
 
-    def prompt_ids(self, prompt: Prompt, *, system: str | None = None, raw: bool = True) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """Turn text, ids or messages into ids; text is a user's message unless ``raw``."""
         return prompt_ids(prompt, self.tokenizer, system=system, raw=raw)
 
@@ -163,7 +163,7 @@ class Model:
         room = self.context if max_tokens is None else min(self.context, len(ids) + max_tokens)
         return generate(
             self.sequence(room), check_ids(ids, self.spec).tolist(), context=self.context, max_tokens=max_tokens,
-            chain=sampling_chain(**sampling) if chain is None else chain, stop=stop, seed=seed, logprobs=logprobs,
+            chain=settings_chain(chain, sampling), stop=stop, seed=seed, logprobs=logprobs,
             eos_ids=() if ignore_eos else self.eos_ids,
             token_bytes=self.tokenizer.token_bytes if self.tokenizer else None,
         )  # fmt: skip

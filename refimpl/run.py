@@ -48,7 +48,7 @@ _SAMPLING = {
     "top_k": (_between(int, 0, _HUGE), 0, "draw among the K likeliest tokens; 0: all"),
     "top_p": (_between(float, 0, 1), 1.0, "draw among the likeliest tokens that hold this mass"),
     "min_p": (_between(float, 0, 1), 0.0, "draw among tokens at least this fraction as likely as the likeliest"),
-    "repeat_penalty": (_between(float, 1e-3, 1e3), 1.0, "1: off"),
+    "repetition_penalty": (_between(float, 1e-3, 1e3), 1.0, "1: off"),
     "presence_penalty": (_between(float, -100, 100), 0.0, "0: off"),
     "frequency_penalty": (_between(float, -100, 100), 0.0, "0: off"),
 }
@@ -62,7 +62,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--raw", action="store_true", help="give the model the prompt as it is, without template")
     parser.add_argument("-n", "--max-tokens", type=_between(int, 1, _HUGE), default=256, metavar="N")
     for name, (convert, default, meaning) in _SAMPLING.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=convert, default=default, metavar="X", help=meaning)
+        flags = ["--repeat-penalty"] if name == "repetition_penalty" else []
+        flags += ["--" + name.replace("_", "-")]
+        parser.add_argument(*flags, dest=name, type=convert, default=default, metavar="X", help=meaning)
     parser.add_argument("-s", "--seed", type=_between(int, 0, 2**64 - 1), default=0, metavar="N")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
     parser.add_argument("--ignore-eos", action="store_true", help="go on where the model would end")
@@ -119,7 +121,7 @@ def _generate(options: argparse.Namespace, run: Run) -> None:
     from refimpl.model import load  # tokenizers and templates: a slip in the flags need not wait for them
 
     prompt, start = _prompt(options.words), time.perf_counter()
-    model = load(options.model, options.dtype, options.offline)
+    model = load(options.model, dtype=options.dtype, offline=options.offline)
     asked = time.perf_counter()
     run.timings["load_s"] = asked - start
     run.prompt_ids = model.prompt_ids(prompt, system=options.system, raw=options.raw)

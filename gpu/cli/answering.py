@@ -64,7 +64,7 @@ def generate_settings(options: argparse.Namespace, model: Any) -> dict[str, Any]
     from refimpl.llm.sampler import sampling_chain
 
     chain = sampling_chain(
-        options.temperature, options.top_k, options.top_p, options.min_p, options.repeat_penalty,
+        options.temperature, options.top_k, options.top_p, options.min_p, options.repetition_penalty,
         options.presence_penalty, options.frequency_penalty, options.logit_bias,
     )
     return {
@@ -81,7 +81,7 @@ def prepare(
     """Turn a prompt into the ids that the model gets; they must leave room for an answer."""
     answer.asked = time.perf_counter()
     templated = not options.raw and model.tokenizer is not None and model.tokenizer.chat_template is not None
-    answer.prompt_ids = model.prompt_ids(shape_prompt(prompt, options.system, templated))
+    answer.prompt_ids = model.prompt_ids(shape_prompt(prompt, options.system, templated), raw=options.raw)
     if not answer.prompt_ids:
         raise UsageError(f"{name} is empty")
     length = len(answer.prompt_ids)

@@ -5,17 +5,10 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gpu.cli.values import HUGE, SAMPLING, parse_bias, phrase, whole
+from gpu.cli.values import FLAGS, HUGE, SAMPLING, parse_bias, phrase, whole
 from refimpl.contract import UsageError, host
 
 __all__ = ["parse_arguments"]
-
-_FLAGS = {
-    "temperature": ["--temperature", "--temp"],
-    "repeat_penalty": ["--repeat-penalty", "--repetition-penalty"],
-    "seed": ["-s", "--seed"],
-    "max_tokens": ["-n", "--max-tokens", "--n-predict", "--max-new-tokens", "--num-predict"],
-}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -32,8 +25,8 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file")
     group.add_argument(
         "--prompts", metavar="FILE",
-        help='answer many prompts together: a text file with one a line, or .jsonl with "text", '
-             '{"prompt": ...} or {"messages": [...]}',
+        help="answer many prompts together: a text file with one a line, or a .jsonl file whose lines are each "
+             'a JSON string, {"prompt": "..."} or {"messages": [...]}',
     )
     group.add_argument("-i", "--chat", "--interactive", action="store_true", help="talk; /help lists the commands")
     group.add_argument("--system", "--system-prompt", metavar="TEXT", help="the system message")
@@ -43,8 +36,7 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("answer")
     for name, (convert, default, meaning) in SAMPLING.items():
-        flags = _FLAGS.get(name, ["--" + name.replace("_", "-")])
-        group.add_argument(*flags, dest=name, type=convert, default=default, metavar="N", help=meaning)
+        group.add_argument(*FLAGS[name], dest=name, type=convert, default=default, metavar="N", help=meaning)
     group.add_argument(
         "--logit-bias", type=parse_bias, action="append", default=[], metavar="ID=BIAS",
         help="add BIAS to a token's logit; repeatable, or a JSON object",
@@ -74,13 +66,17 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--output", "--output-format", choices=("text", "json", "jsonl"), default="text")
+    group.add_argument("--json", dest="output", action="store_const", const="json", help="the same as --output json")
     group.add_argument("-o", "--out", "--output-file", metavar="FILE", help="write the answer here")
     group.add_argument("--stream", action=argparse.BooleanOptionalAction, default=True, help="show text as it is made")
     group.add_argument(
         "--stats", action=argparse.BooleanOptionalAction, default=None,
         help="speeds and memory on standard error (default: when that is a terminal)",
     )
-    group.add_argument("--verify", action="store_true", help="compare with the reference; 1 if they differ")
+    group.add_argument(
+        "--verify", action="store_true",
+        help="compare ids and hidden states with the reference; exit code 1: an id or a layer differs",
+    )
     group.add_argument("--explain", action="store_true", help="what this costs on this machine, and why")
     group.add_argument("--version", action="store_true", help="print versions")
 
@@ -103,7 +99,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     ['Hello', 'there']
     """
     parser = _Parser(
-        prog="gpu.run", usage="python -m gpu.run [PROMPT ...] [-m MODEL] [flags]", allow_abbrev=False,
+        prog="python -m gpu.run", usage="python -m gpu.run [PROMPT ...] [-m MODEL] [flags]", allow_abbrev=False,
         description="Run a language model: text to standard output as it is made, all else to standard error.",
     )
     for add in (_add_prompt, _add_sampling, _add_machine, _add_output):
@@ -132,5 +128,6 @@ def _check_together(options: argparse.Namespace) -> None:
         raise UsageError("--system needs the chat template that --raw leaves out")
     if options.raw and options.chat:
         raise UsageError("--chat needs the chat template that --raw leaves out")
-    if options.chat and options.output != "text":
-        raise UsageError(f"--chat writes text, not {options.output}")
+    for name, given_too in (("--chat", options.chat), ("--explain", options.explain)):
+        if given_too and options.output != "text":
+            raise UsageError(f"{name} writes text, not {options.output}")

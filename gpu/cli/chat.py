@@ -11,7 +11,7 @@ from typing import Any
 from gpu.cli.answering import ask, check_sampling, prepare, say
 from gpu.cli.output import Answer, Output
 from gpu.cli.prompts import check_text
-from gpu.cli.values import SAMPLING
+from gpu.cli.values import FLAGS, SAMPLING
 from refimpl.contract import UsageError, host
 
 __all__ = ["Chat", "chat"]
@@ -60,11 +60,11 @@ class Chat:
 
     def change(self, name: str, value: str) -> None:
         """Change a setting, or show them all."""
-        name = name.lstrip("-").replace("-", "_")
+        name = name.lstrip("-").replace("_", "-")
         if not name:
             say(*(f"{known} {getattr(self.options, known)}" for known in SAMPLING))
             return
-        fitting = [known for known in SAMPLING if known.startswith(name)]
+        fitting = [known for known, flags in FLAGS.items() if any(flag.lstrip("-").startswith(name) for flag in flags)]
         if len(fitting) != 1:
             kind = "several" if fitting else "none"
             raise UsageError(f"settings are {', '.join(SAMPLING)}; {name} is {kind} of them")

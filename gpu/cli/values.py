@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from refimpl.contract import host
 
-__all__ = ["HUGE", "SAMPLING", "parse_bias", "phrase", "real", "whole"]
+__all__ = ["FLAGS", "HUGE", "SAMPLING", "parse_bias", "phrase", "real", "whole"]
 
 HUGE = 2**31 - 1
 
@@ -90,10 +90,18 @@ SAMPLING = {
     "top_k": (whole(0, HUGE), 0, "draw among the K likeliest tokens; 0: all"),
     "top_p": (real(0, 1), 1.0, "draw among the likeliest tokens that hold this mass"),
     "min_p": (real(0, 1), 0.0, "draw among tokens at least this fraction as likely as the likeliest"),
-    "repeat_penalty": (real(1e-3, 1e3), 1.0, "divide (or multiply) the logits of tokens that occurred; 1: off"),
+    "repetition_penalty": (real(1e-3, 1e3), 1.0, "divide (or multiply) the logits of tokens that occurred; 1: off"),
     "presence_penalty": (real(-100, 100), 0.0, "subtracted once from the logits of tokens made before"),
     "frequency_penalty": (real(-100, 100), 0.0, "subtracted for each time that a token was made before"),
     "seed": (whole(0, 2**64 - 1), 0, "the same seed draws the same text"),
     "max_tokens": (whole(1, HUGE), None, "stop after N tokens (256, or where the context ends)"),
 }
 """Numbers that shape the answer: converter, default, meaning. Flags and the chat's /set share them."""
+
+FLAGS = {name: ["--" + name.replace("_", "-")] for name in SAMPLING} | {
+    "temperature": ["--temperature", "--temp"],
+    "repetition_penalty": ["--repeat-penalty", "--repetition-penalty"],
+    "seed": ["-s", "--seed"],
+    "max_tokens": ["-n", "--max-tokens", "--n-predict", "--max-new-tokens", "--num-predict"],
+}
+"""How each of them is spelled."""

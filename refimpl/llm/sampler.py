@@ -6,16 +6,17 @@ expressed:
     (("repetition_penalty", 1.1), ("temperature", 0.8), ("top_k", 40), ("top_p", 0.95))
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from refimpl.basics.activation import softmax
-from refimpl.contract import Array, Float, host, op, require, widen
+from refimpl.contract import Array, Float, UsageError, host, op, require, widen
 from refimpl.llm import cuts, penalties
 
-__all__ = ["Chain", "apply_chain", "draw", "sample", "sampling_chain"]
+__all__ = ["Chain", "apply_chain", "draw", "sample", "sampling_chain", "settings_chain"]
 
 Chain: TypeAlias = tuple[tuple[str, Any], ...]
 """Steps by name, each with its value; ("greedy", None) has none."""
@@ -52,21 +53,21 @@ def sampling_chain(
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
-    repeat_penalty: float = 1.0,
+    repetition_penalty: float = 1.0,
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
     logit_bias: Mapping[int, float] | None = None,
 ) -> Chain:
     """Make the chain of the usual settings, in Hugging Face's order, without the steps that are off.
 
-    >>> sampling_chain(0.8, top_p=0.95, repeat_penalty=1.1)
+    >>> sampling_chain(0.8, top_p=0.95, repetition_penalty=1.1)
     (('repetition_penalty', 1.1), ('temperature', 0.8), ('top_p', 0.95))
     >>> sampling_chain(top_p=0.95)
     (('greedy', None),)
     """
     steps: list[tuple[str, Any, Any]] = [  # name, value, the value that turns the step off
         ("logit_bias", tuple(sorted((logit_bias or {}).items())), ()),
-        ("repetition_penalty", repeat_penalty, 1),
+        ("repetition_penalty", repetition_penalty, 1),
         ("presence_penalty", presence_penalty, 0),
         ("frequency_penalty", frequency_penalty, 0),
     ]
@@ -75,6 +76,26 @@ def sampling_chain(
     else:
         steps += [("temperature", temperature, 1), ("top_k", top_k, 0), ("top_p", top_p, 1), ("min_p", min_p, 0)]
     return tuple((name, value) for name, value, off in steps if value != off)
+
+
+@host
+def settings_chain(chain: Chain | None, settings: Mapping[str, Any]) -> Chain:
+    """Return the chain, or without one make that of the settings by their names in ``sampling_chain``.
+
+    >>> settings_chain(None, {"temperature": 0.8})
+    (('temperature', 0.8),)
+    >>> settings_chain(None, {"temprature": 0.8})
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.UsageError: there is no setting 'temprature'; those of sampling are temperature, top_k, ...
+    """
+    known = inspect.signature(sampling_chain).parameters
+    for name in settings:
+        if name not in known:
+            raise UsageError(f"there is no setting {name!r}; those of sampling are {', '.join(known)}")
+        if chain is not None:
+            raise UsageError(f"a chain and {name}: the chain already says all of sampling, give one of them")
+    return sampling_chain(**settings) if chain is None else chain
 
 
 @host

@@ -26,7 +26,10 @@ def test_hyphen_and_underscore_are_one(flag: str) -> None:
         (["-t", "1"], "threads", 1), (["-s", "3"], "seed", 3), (["--no_stream"], "stream", False),
         (["--no-stats"], "stats", False), (["--stats"], "stats", True), (["-m", "a_b"], "model", "a_b"),
         (["--prompt=a_b --c_d"], "prompt", "a_b --c_d"), (["-p", "-1 + 2"], "prompt", "-1 + 2"),
-        (["--stop", "a", "--stop", "b"], "stop", ["a", "b"]), (["--repetition-penalty", "2"], "repeat_penalty", 2.0),
+        (["--stop", "a", "--stop", "b"], "stop", ["a", "b"]),
+        (["--repetition-penalty", "2"], "repetition_penalty", 2.0),
+        (["--repeat_penalty", "2"], "repetition_penalty", 2.0), (["--json"], "output", "json"),
+        (["x"], "output", "text"),
         (["--logit-bias", "1=2", "--logit-bias", '{"3": -1}'], "logit_bias", {1: 2.0, 3: -1.0}),
     ],
 )
@@ -58,7 +61,7 @@ BAD = [
     ["--logit-bias", "1=1e300"], ["--logit-bias", "{"], ["--logit-bias", "{" * 5000], ["--logit-bias", '{"1": null}'],
     ["--stop", ""], ["-m", ""], ["--device", "tpu"], ["--dtype", "int3"], ["--output", "yaml"], ["--foo"], ["-p", "-n"],
     ["--devic", "cpu"], ["-p", "a"], ["-f", "a"], ["--prompts", "a"], ["--chat"], ["--raw", "--system", "a"],
-    ["--verify", "--explain", "--prompts", "a"],
+    ["--verify", "--explain", "--prompts", "a"], ["--explain", "--output", "jsonl"], ["--explain", "--json"],
 ]
 
 
@@ -82,7 +85,11 @@ def test_every_sampling_setting_has_a_flag() -> None:
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0 and "--temperature" in capsys.readouterr().out
+    assert main(["--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "usage: python -m gpu.run" in out and "--temperature" in out
+    assert "exit code 1: an id or a layer differs" in out
+    assert 'a JSON string, {"prompt": "..."} or {"messages": [...]}' in out
     assert main(["--version"]) == 0 and "numba" in capsys.readouterr().out
 
 

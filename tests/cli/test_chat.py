@@ -39,11 +39,13 @@ def test_turns_build_on_each_other(model: str, monkeypatch: Any, capsys: Any) ->
 
 
 def test_commands(model: str, monkeypatch: Any, capsys: Any) -> None:
-    lines = "/stats\n/help\n/set max-tokens 2\n/set temp 0.5\n/set\nhello\n/stats\n/system Be.\n/exit\nnot reached\n"
+    lines = "/set repeat_penalty 1.5\n/stats\n/help\n/set max-tokens 2\n/set temp 0.5\n/set\nhello\n/stats\n"
+    lines += "/system Be.\n/exit\nnot reached\n"
     turns = _messages(monkeypatch)
     code, _, err = _talk(monkeypatch, capsys, lines, "-m", model)
     assert code == 0 and len(turns) == 1
-    for part in ("nothing was answered yet", "/clear", "max_tokens 2", "temperature 0.5", "decode   1 tokens"):
+    settings = "max_tokens 2", "repetition_penalty 1.5", "temperature 0.5"
+    for part in ("nothing was answered yet", "/clear", *settings, "decode   1 tokens"):
         assert part in err
 
 

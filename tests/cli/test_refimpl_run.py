@@ -31,7 +31,7 @@ def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 def test_json_holds_what_was_asked_and_made(model: str, capsys: pytest.CaptureFixture[str]):
     out = answer(capsys, "the", "cat", "-m", model, "-n", "5", "--ignore_eos")
     loaded = refimpl.load(model)
-    assert out["prompt_ids"] == loaded.prompt_ids("the cat", raw=False)
+    assert out["prompt_ids"] == loaded.prompt_ids("the cat")
     assert out["ids"] == loaded.greedy(out["prompt_ids"], 5)
     assert out["text"] == loaded.tokenizer.decode(out["ids"])
     assert (out["stop"], out["usage"]) == ("length", {"prompt_tokens": len(out["prompt_ids"]), "completion_tokens": 5})
@@ -58,6 +58,12 @@ def test_drawn_text_follows_the_seed(model: str, capsys: pytest.CaptureFixture[s
     draw = ("the", "-m", model, "-n", "8", "--temperature", "3", "--top-k", "50", "--ignore-eos")
     one, same, other = (answer(capsys, *draw, "--seed", seed)["ids"] for seed in "112")
     assert one == same != other
+
+
+@pytest.mark.parametrize("flag", ["--repeat-penalty", "--repetition-penalty", "--repetition_penalty"])
+def test_what_was_said_is_not_said_again(model: str, capsys: pytest.CaptureFixture[str], flag: str):
+    ids = answer(capsys, "the", "-m", model, "-n", "8", "--ignore-eos", flag, "1000")["ids"]
+    assert len(set(ids)) == len(ids)
 
 
 def test_prompt_from_standard_input(model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):

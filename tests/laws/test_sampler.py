@@ -85,7 +85,7 @@ def test_chain_has_the_order_of_hugging_face():
 def test_chain_leaves_out_what_is_off():
     assert sampling_chain() == sampling_chain(0.0, 40, 0.9) == (("greedy", None),)
     assert sampling_chain(1.0) == ()
-    assert sampling_chain(0.0, repeat_penalty=1.1) == (("repetition_penalty", 1.1), ("greedy", None))
+    assert sampling_chain(0.0, repetition_penalty=1.1) == (("repetition_penalty", 1.1), ("greedy", None))
 
 
 @given(seeds)

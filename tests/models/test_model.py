@@ -113,6 +113,14 @@ def test_text_needs_a_tokenizer(folders: dict[str, Path]):
         model.generate(IDS, system="Be brief.")
 
 
+def test_a_setting_that_there_is_not(folders: dict[str, Path]):
+    model = refimpl.load(folders["llama"])
+    with pytest.raises(UsageError, match="no setting 'temprature'; those of sampling are temperature, top_k"):
+        model.generate(IDS, temprature=1.0)
+    with pytest.raises(UsageError, match="a chain and top_k"):
+        model.generate(IDS, chain=(("greedy", None),), top_k=3)
+
+
 def test_what_cannot_be_loaded(tmp_path: Path):
     with pytest.raises(UsageError, match="dtype is one of float32"):
         refimpl.load(str(write_checkpoint(tmp_path / "a", LLAMA)), dtype="int8")
