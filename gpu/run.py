@@ -1,11 +1,16 @@
 """python -m gpu.run [PROMPT ...] [-m MODEL]: run a language model from the command line.
 
-Exit codes: 0, done; 1, --verify found a difference; 2, it cannot be done as asked; 130, Ctrl-C.
+Exit codes: 0, done; 1, --verify found an id or a layer that differs; 2, it cannot be done as asked; 130, Ctrl-C.
 """
+
+import os
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))  # nothing runs yet that could end in order
 
 import argparse
 import contextlib
-import os
 import platform
 import sys
 import time
@@ -153,4 +158,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -65,6 +65,14 @@ def test_ctrl_c_ends_a_stream_of_text(model: str, start: Start) -> None:
         assert process.returncode == 130 and out.endswith(b"\n") and b"Traceback" not in err
 
 
+def test_ctrl_c_while_python_imports_is_no_traceback(start: Start, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "numpy.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with start("hello") as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
 def test_a_reader_that_leaves_is_no_error(model: str, start: Start) -> None:
     with start("-m", model, *LONG) as process:
         assert process.stdout and process.stderr and process.stdout.read(1)
