@@ -1,7 +1,8 @@
 """An executable specification of LLM inference: every operation in NumPy that a person can read.
 
 ``CONTENTS`` is the table of contents, the reading order and the import law at once:
-a module imports only modules that stand above it.
+a module imports only modules that stand above it. ``HOUR`` is the path for one hour: the mathematics of a language
+model. The rest is files, and what can be wrong with them.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ from refimpl.contract import host
 if TYPE_CHECKING:
     from refimpl.model import Model
 
-__all__ = ["CONTENTS", "__version__", "load"]
+__all__ = ["CONTENTS", "HOUR", "__version__", "load"]
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,14 @@ CONTENTS = (
     ("model", "open and load a model"),
     ("run", "python -m refimpl.run: plain generation"),
 )
+
+HOUR = (
+    *(name for name, _ in CONTENTS if name.split(".")[0] in ("contract", "basics", "llm")),
+    "models.spec",
+    "models.decoder",
+    "operations",
+)
+"""The modules of the hour, in reading order."""
 
 
 @host

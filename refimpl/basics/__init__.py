@@ -1,1 +1,1 @@
-"""2.1: what every network is made of."""
+"""What every network is made of: linear maps, activations, normalisation (Inference Engineering, 2.1)."""

@@ -52,6 +52,19 @@ def test_nothing_was_judged(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.endswith("1 missing; nothing was judged\n")
 
 
+def test_make_of_a_case_that_cannot_be_read_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    new = {"id": "relu.new", "op": "relu", "derive": "relu"}
+    new["inputs"] = {"x": {"normal": [3], "seed": 1, "dtype": "float32"}}
+    (tmp_path / "new.json").write_text(json.dumps([new]), encoding="utf-8")
+    monkeypatch.setattr("golden.__main__.vector_files", lambda: [tmp_path / "new.json"])
+    monkeypatch.setattr("golden.__main__.read_cases", lambda: pytest.fail("a case is read before it is made"))
+    assert main(["make"]) == 0 and capsys.readouterr().out == "made: relu.new\n"
+    (made,) = json.loads((tmp_path / "new.json").read_text(encoding="utf-8"))
+    assert np.array_equal(made["expected"][0]["value"], np.maximum(made["inputs"]["x"]["value"], 0))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -3,10 +3,11 @@
 import pytest
 
 import refimpl
-from tests.mirror.tree import ROOT, Module, imports, modules, public_functions, roles
+from tests.mirror.tree import ROOT, Module, imports, module_lines, modules, public_functions, roles
 
 RANK = {f"refimpl.{name}": rank for rank, (name, _) in enumerate(refimpl.CONTENTS)}
 SPECIFICATION = {module.name: module for module in modules("refimpl")}
+MOST_LINES_OF_THE_HOUR = 2000  # of code, without docstrings
 JUDGES = {"gpu/run.py", "gpu/verify.py"}  # they name the specification, or compare with it
 
 
@@ -25,6 +26,18 @@ def test_contents_names_every_module_once():
 
 def test_contents_says_what_each_module_is():
     assert all(what and len(what) < 100 and "\n" not in what for _, what in refimpl.CONTENTS)
+
+
+def test_the_hour_is_an_hour():
+    ranks = [RANK[f"refimpl.{name}"] for name in refimpl.HOUR]
+    assert ranks == sorted(ranks)
+    assert sum(module_lines(SPECIFICATION[f"refimpl.{name}"]) for name in refimpl.HOUR) <= MOST_LINES_OF_THE_HOUR
+
+
+def test_the_hour_leans_on_nothing_else():
+    hour = {f"refimpl.{name}" for name in refimpl.HOUR}
+    reached = {target(*each) for name in hour for each in imports(SPECIFICATION[name])}
+    assert {name for name in reached if name.startswith("refimpl")} - hour == set()
 
 
 @pytest.mark.parametrize("module", modules("refimpl")[1:], ids=lambda module: module.name)

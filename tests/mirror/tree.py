@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 __all__ = [
-    "ROLES", "ROOT", "Function", "Module", "code_lines", "imports", "is_compiled", "modules", "public_functions",
-    "roles",
+    "ROLES", "ROOT", "Function", "Module", "code_lines", "imports", "is_compiled", "module_lines", "modules",
+    "public_functions", "roles",
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
@@ -109,10 +109,20 @@ def _lines_with_code(source: str) -> frozenset[int]:
     return frozenset(line for span in spans for line in span)
 
 
+def _docstring(node: ast.FunctionDef | ast.ClassDef | ast.Module) -> range:
+    """Return the lines of a docstring."""
+    first = node.body[0] if node.body and ast.get_docstring(node) else None
+    return range(first.lineno, (first.end_lineno or 0) + 1) if first else range(0)
+
+
 def code_lines(node: ast.FunctionDef, source: str) -> int:
     """Count the lines of a function that hold code: no docstring, comment, decorator or blank line."""
     held = _lines_with_code(source) & set(range(node.lineno, (node.end_lineno or 0) + 1))
-    first = node.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        held -= set(range(first.lineno, (first.end_lineno or 0) + 1))
-    return len(held)
+    return len(held.difference(_docstring(node)))
+
+
+def module_lines(module: Module) -> int:
+    """Count the lines of a module that hold code, without any docstring."""
+    documented = (n for n in ast.walk(module.tree) if isinstance(n, ast.FunctionDef | ast.ClassDef | ast.Module))
+    held = _lines_with_code(module.path.read_text(encoding="utf-8"))
+    return len(held.difference(*map(_docstring, documented)))
