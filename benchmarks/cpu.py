@@ -10,6 +10,7 @@ The table holds medians of the quiet samples and ratios to the peers; the versio
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import os
 import statistics
@@ -21,6 +22,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TICK = os.sysconf("SC_CLK_TCK")
 QUIET = 0.08
+PEERS = {  # what is imported: what is installed
+    "llama_cpp": "llama-cpp-python", "transformers": "transformers", "accelerate": "accelerate", "torch": "torch",
+}
 
 WORK = {
     "decode, tok/s": ({"do": "decode", "context": 128, "tokens": 32, "batch": 1}, 32),
@@ -153,6 +157,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="skip the long contexts")
     a = parser.parse_args()
+    if absent := [package for module, package in PEERS.items() if importlib.util.find_spec(module) is None]:
+        sys.exit(f"benchmarks/cpu.py: the peers are not all installed; pip install {' '.join(absent)}")
     sys.path.insert(0, str(HERE.parent))
     from refimpl.files.hub import resolve
 
