@@ -39,7 +39,7 @@ def softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
 
 @op
 def logsumexp(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
-    """Take the natural logarithm of a sum of exponentials along an axis, which then is gone.
+    """Sum exponentials along an axis, and return the natural logarithm of the sums; the axis is gone.
 
     Math: m + log sum_j exp(x_j - m), m = max_j x_j.
     Cost: about 3 flop and one exp an element, one read: bound by memory.
@@ -62,7 +62,7 @@ def logsumexp(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
 
 @op
 def log_softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
-    """Take the logarithm of softmax without passing through probabilities that underflow.
+    """Compute the logarithm of softmax without forming the probabilities, which may underflow.
 
     Math: x_i - m - log sum_j exp(x_j - m), m = max_j x_j.
     Cost: about 4 flop and one exp an element: bound by memory.
@@ -83,7 +83,7 @@ def log_softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
 
 @op
 def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Cut negative values off.
+    """Replace negative values by 0.
 
     Math: max(x, 0).
     Cost: 1 flop an element: bound by memory.
@@ -98,7 +98,7 @@ def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @op
 def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Gate a value by its own sigmoid (also called swish).
+    """Multiply each value by its own sigmoid (also called swish).
 
     Math: x sigmoid(x).
     Cost: about 6 flop and two exp an element: bound by memory.
@@ -114,7 +114,7 @@ def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @op
 def gelu_erf(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Gate a value by the normal distribution function: the exact GELU (BERT, torch's default).
+    """Multiply each value by its normal distribution function: the exact GELU (BERT, torch's default).
 
     Math: x Phi(x) = x erfc(-x / sqrt 2) / 2.
     Cost: one erfc an element.
@@ -131,7 +131,7 @@ def gelu_erf(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @op
 def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Approximate GELU by a hyperbolic tangent (GPT-2, Gemma, T5 v1.1).
+    """Approximate GELU with a hyperbolic tangent (GPT-2, Gemma, T5 v1.1).
 
     Math: x (1 + tanh u) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
     Cost: about 10 flop and two exp an element: bound by memory.
@@ -149,7 +149,7 @@ def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @op
 def gelu_quick(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Approximate GELU by a sigmoid (CLIP, gpt-oss).
+    """Approximate GELU with a sigmoid (CLIP, gpt-oss).
 
     Math: x sigmoid(1.702 x).
     Cost: about 7 flop and two exp an element: bound by memory.
@@ -166,7 +166,7 @@ def gelu_quick(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @op
 def swiglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Gate one projection by the SiLU of another (Llama, Qwen).
+    """Multiply one projection by the SiLU of another (Llama, Qwen).
 
     Math: gate sigmoid(gate) up.
     Cost: about 7 flop and two exp an element: bound by memory.
@@ -184,7 +184,7 @@ def swiglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "
 
 @op
 def geglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Gate one projection by the tanh GELU of another (Gemma, T5 v1.1).
+    """Multiply one projection by the tanh GELU of another (Gemma, T5 v1.1).
 
     Math: gelu_tanh(gate) up.
     Cost: about 11 flop and two exp an element: bound by memory.

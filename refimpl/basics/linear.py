@@ -1,4 +1,4 @@
-"""The linear map: the one operation that holds nearly all weights and nearly all time."""
+"""The linear map, which holds nearly all the weights of a model and takes nearly all of its time."""
 
 from refimpl.contract import Array, Float, op, require, widen
 
@@ -7,7 +7,7 @@ __all__ = ["linear"]
 
 @op
 def linear(x: Float[Array, "T D"], w: Float[Array, "O D"], b: Float[Array, " O"] | None = None) -> Float[Array, "T O"]:
-    """Apply a weight matrix, stored row by output, to every token.
+    """Apply a weight matrix to every token; each row of the matrix makes one output.
 
     Math: y[t, o] = sum_d x[t, d] w[o, d] + b[o].
     Cost: 2 T O D flop over (T D + O D + T O) elements: bound by the bytes of w while T is small (decode),

@@ -1,3 +1,3 @@
-"""Language models: from token ids to logits, from logits to a token, and from one token to a text, with weights in
-floats or in blocks of small integers (Inference Engineering, 2.2).
+"""What a language model is made of (Inference Engineering, 2.2): from token ids to logits, from logits to a token, from
+tokens to text; weights are floats, or blocks of small integers.
 """

@@ -13,17 +13,17 @@ def attention(
     scale: float | None = None, causal: bool = True, mask: Bool[Array, "..."] | Float[Array, "..."] | None = None,
     window: int | None = None, softcap: float | None = None, return_lse: bool = False,
 ) -> Float[Array, "T N H2"] | tuple[Float[Array, "T N H2"], Float[Array, "T N"]]:
-    """Attend with multi-head (N = K), grouped (K < N) or multi-query (K = 1) heads.
+    """Mix for each query the values of the keys it may see: multi-head (N = K), grouped (K < N), multi-query (K = 1).
 
-    The T queries are the last of the S tokens: query t stands at position t + S - T. Causal, it sees the keys up to
-    its own position, of these with a window only the last ``window``, itself included. Query head n reads key head
-    n // G. A mask [T S] or [N T S] is boolean (True: may see) or is added to the scores (-inf: may not see).
+    The T queries are the last of the S tokens: query t stands at position t + S - T. If causal, it sees the keys up
+    to its own position; a window leaves only the last ``window`` of these, itself included. Query head n reads key
+    head n // G. A mask [T S] or [N T S] is boolean (True: may see) or is added to the scores (-inf: may not see).
 
     Math: o[t, n] = sum_s p[t, n, s] v[s, n // G],  p = softmax over the visible s of
         cap(scale q[t, n] . k[s, n // G]) + mask[n, t, s],  cap(x) = softcap tanh(x / softcap), scale = 1 / sqrt(H).
     Cost: 2 T S N (H + H2) flop, about half of it masked when causal, over (T N + S K) (H + H2) elements: bound by the
         bytes of k and v when T = 1, by arithmetic in prefill. This plain form also holds N T S scores.
-    Numerics: float32 or wider inside, one cast of o. What a query may not see is deselected, not multiplied by 0, so
+    Numerics: float32 or wider inside, one cast of o. What a query may not see is left out, not multiplied by 0, so
         NaN in a hidden slot is harmless. A query that sees nothing gets o = 0 and lse = -inf. The lse (natural log
         of the summed exponentials) stays float32 or wider.
     Constraints:
@@ -73,7 +73,7 @@ def _visible(T: int, S: int, causal: bool, window: int | None, mask: Array | Non
 
 
 def _visible_softmax(scores: Array, visible: Array) -> tuple[Array, Array]:
-    """Softmax and logsumexp over the visible keys of each row; zeros and -inf for a row without any."""
+    """Return softmax and logsumexp over the visible keys of each row; zeros and -inf for a row without any."""
     sees = visible.any(-1, keepdims=True)
     scores = np.where(visible, scores, -np.inf)
     shift = np.where(sees, scores.max(-1, keepdims=True, initial=-np.inf), 0)

@@ -1,4 +1,4 @@
-"""The pre-norm transformer block, written once for every namespace of operations."""
+"""The pre-norm transformer block, written once over a namespace of operations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +14,9 @@ def transformer_block(
     x: Float[Array, "T D"], weights: Mapping[str, Array], spec: Any, layer: int, cache: KVCache,
     cos: Float[Array, "T J"] | None, sin: Float[Array, "T J"] | None, ops: Any,
 ) -> tuple[Float[Array, "T D"], KVCache]:
-    """Run the T newest tokens of a sequence through one layer, and remember their keys and values.
+    """Run the T newest tokens of a sequence through one layer, and append their keys and values to the cache.
 
-    ``weights`` are the layer's by their short names (``w_q``, ``attention_norm.gain``); ``spec`` is a ModelSpec;
+    ``weights`` are those of the layer by their short names (``w_q``, ``attention_norm.gain``); ``spec`` is a ModelSpec;
     ``ops`` holds the operations by name; ``cos`` and ``sin`` are None where positions are learned.
 
     Math: h = x + attend(norm(x)),  y = h + mlp(norm(h)).

@@ -34,7 +34,7 @@ LAYOUTS: Mapping[str, np.dtype[np.void]] = {
 
 
 class BlockFormat(NamedTuple):
-    """How many elements of a row a block holds, and in how many bytes."""
+    """The number of elements that a block holds, and the number of bytes it takes."""
 
     elements: int
     bytes: int
@@ -46,7 +46,7 @@ FORMATS: Mapping[str, BlockFormat] = {
 
 
 def _fields(packed: Array, bits: int, run: int) -> Array:
-    """Split bytes into fields of ``bits``, the lowest first, and put the elements in order.
+    """Split bytes into fields of ``bits`` bits, the lowest first, and put the elements in order.
 
     ``run`` bytes side by side hold ``run`` neighbours in their lowest fields, the next ``run`` above them, and so on.
     """

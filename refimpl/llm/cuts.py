@@ -1,4 +1,4 @@
-"""Sharpen a distribution and cut its tail. A token that is cut has the logit -inf."""
+"""Steps that sharpen a distribution or cut off its tail. A token that is cut off has the logit -inf."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def _keep(logits: Array, kept: Array) -> Array:
 
 
 def _keep_best(logits: Array, k: int, kth: Array) -> Array:
-    """Keep k tokens, given the k-th value; of those that equal it, the first ones."""
+    """Keep k tokens, given the k-th largest value; of those that equal it, keep the first ones."""
     above = np.flatnonzero(logits > kth)
     equal = np.flatnonzero(logits == kth)[: k - len(above)]
     return _keep(logits, np.concatenate([above, equal]))
@@ -31,7 +31,7 @@ def _keep_best(logits: Array, k: int, kth: Array) -> Array:
 
 @op
 def greedy(logits: Float[Array, " V"]) -> Float[Array, " V"]:
-    """Keep the most likely token alone, the lowest index of equals.
+    """Keep only the most likely token; of equals, the one with the lowest index.
 
     Math: l_i <- l_i if i = argmax l, else -inf.
     Cost: V comparisons; one read, one write.
@@ -49,7 +49,7 @@ def greedy(logits: Float[Array, " V"]) -> Float[Array, " V"]:
 
 @op
 def temperature(logits: Float[Array, " V"], t: float) -> Float[Array, " V"]:
-    """Sharpen (t < 1) or flatten (t > 1) the distribution; t = 0 is its limit, greedy.
+    """Sharpen (t < 1) or flatten (t > 1) the distribution; t = 0 is the limit, greedy.
 
     Math: l_i <- l_i / t; where that overflows, (l_i - max l) / t, which has the same softmax.
     Cost: V flop; one read, one write.
@@ -100,7 +100,7 @@ def top_k(logits: Float[Array, " V"], k: int) -> Float[Array, " V"]:
 
 @op
 def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
-    """Keep the smallest set of most likely tokens whose mass reaches p.
+    """Keep the smallest set of the most likely tokens whose probabilities sum to p or more.
 
     Math: top_k(l, n), n = min {n >= 1 : p_1 + ... + p_n >= p}, probabilities from the largest down.
     Cost: V exp and a sort.

@@ -7,7 +7,7 @@ __all__ = ["embedding"]
 
 @op
 def embedding(ids: Int[Array, " T"], table: Float[Array, "V D"]) -> Float[Array, "T D"]:
-    """Look the vector of every token up.
+    """Look up the vector of every token.
 
     Math: x[t] = table[ids[t]].
     Cost: no flop, T D elements read and written: bound by memory, and by latency while T is small.

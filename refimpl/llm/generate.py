@@ -1,6 +1,6 @@
-"""Generation: prefill the prompt, decode token by token, stop; text comes out as soon as it is certain.
+"""Generation: prefill the prompt, decode token by token, stop; text comes out as soon as it cannot change.
 
-A model is here one function, ``step``: it appends ids to its sequence and returns the logits after the last of them.
+Here a model is one function, ``step``, which appends ids to its sequence and returns the logits after the last of them.
 """
 
 import codecs
@@ -22,7 +22,7 @@ Step: TypeAlias = Callable[[list[int]], Array]
 
 @dataclass(frozen=True)
 class Token:
-    """One generated token and the text that became certain with it.
+    """One generated token, and the text that can no longer change once it is there.
 
     ``logprob`` and ``top_logprobs`` (the likeliest ids first) describe the model's own distribution, before the chain.
     ``stop`` is None but for the last token: "eos", "stop" (a stop string), "length" (max_tokens) or "context" (full).
@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True)
 class TextStream:
-    """Bytes in, text out: what is certain goes out, an unfinished character or a possible stop string is held back.
+    """A stream from bytes to text that holds back an unfinished character and what may be the start of a stop string.
 
     The text ends before the stop string that is complete first (of two, the longer), however the bytes are cut.
     Bytes that are not UTF-8 become U+FFFD, as in ``bytes.decode(errors="replace")``.
@@ -89,7 +89,7 @@ def _ask(condition: bool, message: str) -> None:
 
 @dataclass
 class Reply:
-    """A reply in the making: logits go in, tokens come out, and no model is asked.
+    """A reply in the making: it takes logits and gives tokens, and never calls the model itself.
 
     ``generate`` makes one; an executor that runs many sequences in one step makes one for each. The prompt is checked
     when the reply is made, before the model runs. The noise of a token depends on its position alone
@@ -152,7 +152,7 @@ class Reply:
 
 @host
 def generate(step: Step, prompt_ids: Sequence[int], *, context: int, **settings: Any) -> Iterator[Token]:
-    """Generate tokens after a prompt, as an iterator that asks the model only for what is consumed.
+    """Generate the tokens after a prompt, as an iterator that runs the model only as far as it is consumed.
 
     Prefill is one step over the whole prompt, decode one step a token; a token that ends the text is not fed back.
     Every token, the last one too, is yielded, the last with its reason to stop; an end-of-sequence token has no text

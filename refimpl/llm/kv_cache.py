@@ -1,4 +1,4 @@
-"""The contiguous key/value cache: what decoding remembers of a sequence, for one layer."""
+"""The contiguous key/value cache: what one layer remembers of a sequence while it is decoded."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["KVCache", "new_cache", "cache_append"]
 
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of the first ``length`` tokens; the slots behind them may hold anything, NaN included."""
+    """The keys and values of the first ``length`` tokens; the slots after them may hold anything, NaN included."""
 
     k: Float[Array, "capacity K H"]
     v: Float[Array, "capacity K H"]
@@ -32,10 +32,10 @@ def new_cache(capacity: int, num_kv_heads: int, head_dim: int, dtype: Any = np.f
 
 @op
 def cache_append(cache: KVCache, k: Float[Array, "T K H"], v: Float[Array, "T K H"]) -> KVCache:
-    """Write the keys and values of T new tokens behind those that the cache holds.
+    """Write the keys and values of T new tokens after those that the cache holds.
 
-    The arrays are shared, not copied: a cache from before still reads its own tokens, but two appends to one cache
-    write the same slots, so copy the arrays to branch a sequence.
+    The arrays are shared, not copied: an older cache still reads its own tokens, but two appends to one cache write
+    the same slots, so copy the arrays to branch a sequence.
 
     Math: k_cache[length + t] = k[t], v_cache[length + t] = v[t].
     Cost: no flop, 2 T K H elements read and written: bound by memory.

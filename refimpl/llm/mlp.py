@@ -1,4 +1,4 @@
-"""The feed-forward block: each token by itself, through a wider layer and back."""
+"""The feed-forward block: each token goes by itself through a wider layer and back."""
 
 from collections.abc import Callable
 from types import MappingProxyType
@@ -20,7 +20,7 @@ def mlp(
     x: Float[Array, "T D"], w_up: Float[Array, "F D"], w_down: Float[Array, "D F"],
     b_up: Float[Array, " F"] | None = None, b_down: Float[Array, " D"] | None = None, *, activation: str = "gelu_tanh",
 ) -> Float[Array, "T D"]:
-    """Widen each token, bend it, and narrow it again (GPT-2, BERT).
+    """Map each token to a wider layer, apply the activation, and map it back (GPT-2, BERT).
 
     Math: y = act(x w_up^T + b_up) w_down^T + b_down.
     Cost: 4 T D F flop over 2 D F weights: bound by their bytes in decode, by arithmetic in prefill.
@@ -43,7 +43,7 @@ def gated_mlp(
     b_gate: Float[Array, " F"] | None = None, b_up: Float[Array, " F"] | None = None,
     b_down: Float[Array, " D"] | None = None, *, activation: str = "silu",
 ) -> Float[Array, "T D"]:
-    """Widen each token twice, let one half gate the other, and narrow it again (Llama, Qwen, Gemma).
+    """Map each token to a wider layer twice, let one result gate the other, and map it back (Llama, Qwen, Gemma).
 
     Math: y = (act(x w_gate^T + b_gate) (x w_up^T + b_up)) w_down^T + b_down; the middle is
         swiglu for silu and geglu for gelu_tanh.

@@ -1,4 +1,4 @@
-"""Changes of single logits before the cuts: what was said already, and what the user wishes for or forbids.
+"""Changes to single logits before the cuts: for tokens that were used already, and for those a user wants or forbids.
 
 The arithmetic is in float64 and rounded once to the dtype of the logits; what overflows there is infinite.
 """
@@ -25,7 +25,7 @@ def _round(wide: Array, dtype: np.dtype[np.floating]) -> Array:
 
 @op
 def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalty: float) -> Float[Array, " V"]:
-    """Make the tokens of the prompt and the output less likely, each once.
+    """Make every token of the prompt and the output less likely, once however often it occurs.
 
     Math: l_i <- l_i / penalty if l_i > 0, l_i penalty otherwise, for every i among the ids.
     Cost: V flop; reads and writes V.
@@ -47,7 +47,7 @@ def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], pena
 
 @op
 def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalty: float) -> Float[Array, " V"]:
-    """Lower the logit of every token of the output, each once.
+    """Lower the logit of every token of the output, once however often it occurs.
 
     Math: l_i <- l_i - penalty if i is among the ids.
     Cost: V flop; reads and writes V.
@@ -67,7 +67,7 @@ def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalt
 
 @op
 def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalty: float) -> Float[Array, " V"]:
-    """Lower the logit of every token of the output, as often as it was said.
+    """Lower the logit of every token of the output, as many times as it occurs.
 
     Math: l_i <- l_i - penalty |{s : ids_s = i}|.
     Cost: 2 V flop; reads and writes V.

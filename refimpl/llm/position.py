@@ -2,7 +2,7 @@
 
 RoPE turns pair i of a head by the angle position * inv_freq[i]; a dot product of two turned vectors then depends
 on the difference of their positions alone. A scaling changes the frequencies, so that positions beyond the trained
-length come to angles that training has seen. It runs in three steps: frequencies (per model, or per length), a table
+length get angles that were seen in training. It runs in three steps: frequencies (per model, or per length), a table
 of cosines and sines (per step, shared by all layers), the turning of q and k (per layer).
 """
 
@@ -20,7 +20,7 @@ __all__ = ["learned_position", "rope_frequencies", "rope_table", "rope"]
 def learned_position(
     x: Float[Array, "T D"], positions: Int[Array, " T"], table: Float[Array, "max_positions D"]
 ) -> Float[Array, "T D"]:
-    """Add a learned vector for each position.
+    """Add the learned vector of its position to every token.
 
     Math: y[t] = x[t] + table[positions[t]].
     Cost: T D flop, 3 T D elements moved: bound by memory.
@@ -41,7 +41,7 @@ def learned_position(
 def rope_frequencies(
     dim: int, theta: float = 10000.0, *, scaling: str = "none", seq_len: int | None = None, **params: Any
 ) -> tuple[Float[Array, " J"], float]:
-    """Return the angle per position of each of the dim / 2 pairs, and the factor on cosines and sines.
+    """Return how far each of the dim / 2 pairs turns per position, and the factor on cosines and sines.
 
     ``params`` carry the names of a Hugging Face config (``None`` counts as absent). ``seq_len`` is the length of the
     sequence so far; dynamic and longrope depend on it, and each call stands alone: a long one leaves nothing behind.
@@ -91,7 +91,7 @@ def rope_frequencies(
 def rope_table(
     positions: Int[Array, " T"], inv_freq: Float[Array, " J"], factor: float = 1.0, dtype: Any = np.float32
 ) -> tuple[Float[Array, "T J"], Float[Array, "T J"]]:
-    """Tabulate the cosines and sines of every position.
+    """Tabulate the cosines and sines of the angles at every position.
 
     Math: factor cos(positions[t] inv_freq[j]), factor sin(...).
     Cost: 2 T J evaluations, once a step for all layers and heads.
@@ -113,7 +113,7 @@ def rope_table(
 def rope(
     x: Float[Array, "T N H"], cos: Float[Array, "T J"], sin: Float[Array, "T J"], *, interleaved: bool = False
 ) -> Float[Array, "T N H"]:
-    """Turn the leading 2J values of every head, pair by pair, by the angles of its position.
+    """Turn the first 2J values of every head, pair by pair, by the angles of the token's position.
 
     Math: (a, b) -> (a cos - b sin, b cos + a sin), where pair i is (x[i], x[i + J]), or (x[2i], x[2i + 1]) if
         interleaved. Values from 2J on pass unchanged.
@@ -202,7 +202,7 @@ def _longrope(inv_freq: Array, seq_len: int | None, given: dict[str, Any]) -> tu
 
 
 def _factor(given: dict[str, Any]) -> float:
-    """A config may state the stretch by its two lengths instead."""
+    """Return the factor; a config may state two lengths instead."""
     stated = "factor" in given or "max_position_embeddings" in given
     require(stated, "C3", "the rope scaling needs factor or max_position_embeddings")
     if "factor" in given:

@@ -1,4 +1,4 @@
-"""Quantised weights read, multiplied with int8 activations, and carried from file to model."""
+"""Quantised weights: how they are read, multiplied with int8 activations, and carried from file to model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +52,7 @@ def dequantize(blocks: UInt8[Array, "O row_bytes"], format: str) -> Float[Array,
 
 @op
 def quantize_int8(x: Float[Array, "T D"]) -> tuple[Int[Array, "T D"], Float[Array, "T B"]]:
-    """Round activations to int8, with one scale for each 32 neighbours.
+    """Round activations to int8, with one scale for every 32 neighbours.
 
     Math: scale = max |x| / 127 over the block;  q = round half even(x / scale).
     Cost: 3 T D flop; reads T D, writes T D bytes and T D / 32 scales.
@@ -82,7 +82,7 @@ def quantize_int8(x: Float[Array, "T D"]) -> tuple[Int[Array, "T D"], Float[Arra
 def linear_int8(
     x: Float[Array, "T D"], blocks: UInt8[Array, "O row_bytes"], format: str
 ) -> Float[Array, "T O"]:
-    """Map int8 activations through quantised weights: the arithmetic of ``--activations int8``.
+    """Apply quantised weights to activations rounded to int8: the arithmetic of ``--activations int8``.
 
     Math: y[t,o] = sum over blocks b in order of  dx[t,b] (d[o,b] sum_i q[o,b,i] qx[t,b,i] + m[o,b] sum_i qx[t,b,i]).
     Cost: 2 T O D integer operations and 6 T O D / 32 flop; for few tokens the bytes of the weights are the bottleneck.
@@ -118,7 +118,7 @@ def linear_int8(
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A weight as its file holds it, usually a view of a memory map: plain numbers or quantised blocks.
+    """A weight as its file holds it, in plain numbers or in quantised blocks; usually a view of a memory map.
 
     ``data`` has the shape of the tensor; in a block format its last axis counts bytes (uint8).
 

@@ -1,4 +1,4 @@
-"""Random numbers by counter: the number at a place is a function of the place, so no draw depends on its neighbours."""
+"""Random numbers by counter: each is a function of its place alone, so no draw depends on its neighbours."""
 
 import numpy as np
 from jaxtyping import UInt32
@@ -14,7 +14,7 @@ _ROUNDS = 10
 
 @op
 def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counters 2"]) -> UInt32[Array, "*#counters 4"]:
-    """Scramble 128-bit counters under 64-bit keys: Philox 4x32-10.
+    """Turn 128-bit counters into random bits under 64-bit keys: Philox 4x32-10.
 
     Math: ten times over the words (x0, x1, x2, x3) and the key (k0, k1), with hi and lo the halves of a 64-bit product:
         (x0, x1, x2, x3) <- (hi(M1 x2) ^ x1 ^ k0,  lo(M1 x2),  hi(M0 x0) ^ x3 ^ k1,  lo(M0 x0));  k <- k + W.
@@ -41,7 +41,7 @@ def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counter
 
 @op
 def uniform(seed: int, request: int, position: int) -> float:
-    """Give the number in [0, 1) that belongs to one position of one request under a seed.
+    """Return the random number in [0, 1) of one position in one request, under a seed.
 
     Math: (x0 // 2^5 2^26 + x1 // 2^6) / 2^53 with x = philox((position, request), seed),
         each argument as two words, the low one first.
