@@ -23,7 +23,7 @@ def new_caches(spec: ModelSpec, capacity: int, dtype: Any = np.float32) -> list[
 @host
 def position_table(
     spec: ModelSpec, start: int, stop: int, dtype: Any = np.float32
-) -> tuple[Float[Array, "T R"], Float[Array, "T R"]] | tuple[None, None]:
+) -> tuple[Float[Array, "T J"], Float[Array, "T J"]] | tuple[None, None]:
     """Tabulate the rotation of positions start .. stop - 1 of a sequence that is ``stop`` tokens long by now.
 
     Scalings that follow the length take it from ``stop``. Keys that are cached keep the rotation that they were
