@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpu.device import pick
 from gpu.executor.cpu import CpuExecutor
 from gpu.executor.page import PAGE
@@ -14,7 +12,7 @@ from gpu.explain import Stored, stored
 from refimpl.contract import Array, Float, UsageError, host
 from refimpl.files.tokenizer import Tokenizer
 from refimpl.llm.generate import Reply, Token
-from refimpl.llm.sampler import Chain, settings_chain
+from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
 from refimpl.model import Prompt, Source, check_ids, open_model, prompt_ids
 from refimpl.models.spec import ModelSpec
 
@@ -91,7 +89,8 @@ class Model:
         sequence = self.executor.new_sequence(len(prompt) + n)
         try:
             while len(output) < n:
-                output.append(int(np.argmax(self.executor.step([(sequence, output[-1:] or prompt)]))))
+                (logits,) = self.executor.step([(sequence, output[-1:] or prompt)])
+                output.append(sample(logits, (), (), sampling_chain(), 0.0))
         finally:
             self.executor.free(sequence)
         return output

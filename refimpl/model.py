@@ -18,7 +18,7 @@ from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_
 from refimpl.llm.generate import Step, Token, generate
 from refimpl.llm.kv_cache import KVCache
 from refimpl.llm.quantize import Tensor
-from refimpl.llm.sampler import Chain, settings_chain
+from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
 from refimpl.models.families.gguf_names import gguf_config, gguf_weights
@@ -146,7 +146,7 @@ class Model:
         prompt = check_ids(ids, self.spec).tolist()
         step, output = self.sequence(len(prompt) + n), list[int]()
         while len(output) < n:
-            output.append(int(np.argmax(step(output[-1:] or prompt))))
+            output.append(sample(step(output[-1:] or prompt), (), (), sampling_chain(), 0.0))
         return output
 
     def generate(

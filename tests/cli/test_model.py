@@ -1,10 +1,15 @@
 """A model on the CPU from Python: its face is that of the reference's, and what it refuses is said in one line."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gpu
 import refimpl
-from refimpl.contract import UsageError
+from refimpl.contract import ContractError, UsageError
+from tests.models.tiny import LLAMA, write_checkpoint
 
 TEXT = "the cat"
 
@@ -34,3 +39,13 @@ def test_what_is_refused(model: str) -> None:
         loaded.generate(TEXT, repeat_penalty=1.1)
     with pytest.raises(UsageError, match="a chain and temperature"):
         loaded.generate_batch([TEXT], chain=(("greedy", None),), temperature=1.0)
+
+
+@pytest.mark.parametrize("load", [refimpl.load, gpu.load], ids=["refimpl", "gpu"])
+def test_logits_that_are_nan_choose_nothing(load, tmp_path: Path) -> None:
+    weights = load_file(write_checkpoint(tmp_path, LLAMA) / "model.safetensors")
+    save_file(weights | {"model.norm.weight": np.full(12, np.nan, np.float32)}, tmp_path / "model.safetensors")
+    damaged = load(tmp_path)
+    for answer in (damaged.greedy, lambda ids, n: list(damaged.generate(ids, max_tokens=n))):
+        with pytest.raises(ContractError, match="C1: a logit is NaN"):
+            answer([1, 2], 3)
