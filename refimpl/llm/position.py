@@ -59,6 +59,9 @@ def rope_frequencies(
         (C2) scaling is one of none, linear, dynamic, yarn, llama3, longrope.
         (C3) params have known names, and hold those that the scaling needs.
         (C4) longrope's lists hold dim / 2 factors.
+        (C5) theta is finite and above 1.
+        (C6) factors and lengths are finite and positive; longrope was trained on more than one position, and llama3's
+            low_freq_factor lies below its high_freq_factor.
     Source: Su et al., RoFormer, 2021; Peng et al., YaRN, 2023; Ding et al., LongRoPE, 2024;
         transformers, modeling_rope_utils.py, whose names and defaults these are.
 
@@ -72,6 +75,8 @@ def rope_frequencies(
     unknown, absent = given.keys() - _NAMES, _NEEDS[scaling] - given.keys()
     require(not unknown, "C3", f"unknown rope parameters {', '.join(sorted(unknown))}")
     require(not absent, "C3", f"rope scaling {scaling} needs {', '.join(sorted(absent))}")
+    require(1 < theta < math.inf, "C5", f"theta is finite and above 1, got {theta}")
+    _check_values(scaling, given)
     if scaling == "dynamic":
         theta = _dynamic_theta(dim, theta, seq_len, given)
     inv_freq = theta ** -(np.arange(0, dim, 2) / dim)
@@ -152,6 +157,19 @@ _NEEDS = {
 _NAMES = set().union(*_NEEDS.values()) | {
     "attention_factor", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim",
 }
+
+
+def _check_values(scaling: str, given: dict[str, Any]) -> None:
+    for name in given.keys() - {"truncate", "mscale", "mscale_all_dim"}:
+        values = np.asarray(given[name], np.float64)
+        positive = bool(((values > 0) & (values < np.inf)).all())
+        require(positive, "C6", f"{name} is finite and positive, got {given[name]}")
+    if scaling == "longrope":
+        trained = given["original_max_position_embeddings"]
+        require(trained > 1, "C6", f"longrope was trained on more than one position, got {trained}")
+    if scaling == "llama3":
+        low, high = given["low_freq_factor"], given["high_freq_factor"]
+        require(low < high, "C6", f"low_freq_factor lies below high_freq_factor, got {low} and {high}")
 
 
 def _dynamic_theta(dim: int, theta: float, seq_len: int | None, given: dict[str, Any]) -> float:

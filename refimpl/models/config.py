@@ -8,7 +8,7 @@ from refimpl.models.spec import RopeSpec
 
 __all__ = [
     "activation", "check_keys", "context", "flag", "integer", "layer_count", "layer_windows", "number",
-    "rope_spec", "token_ids",
+    "rope_spec", "token_ids", "word",
 ]
 
 _HARMLESS = frozenset((
@@ -46,6 +46,7 @@ _ROPE_PARAMS: dict[str, tuple[str, ...]] = {
     "longrope": (*_YARN, "short_factor", "long_factor"),
 }
 _ROPE_ALIASES = {"default": "none", "su": "longrope"}
+_LEAST, _MOST = 1e-6, 1e6  # of the parameters of a scaling
 _ROPE_OPTIONAL = {"attention_factor", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim"}
 
 
@@ -62,31 +63,67 @@ def check_keys(config: Mapping[str, Any], known: Iterable[str], where: str = "co
     """
     if quantised := config.get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise CheckpointError(f"{where}: weights quantised by {method!r} are not supported; plain weights and GGUF are")
+        raise CheckpointError(
+            f"{where}: weights quantised by {_shown(method)} are not supported; plain weights and GGUF are"
+        )
     for key in sorted(set(config) - set(known) - _HARMLESS):
         value = config[key]
         if value is not None and value is not False and value not in ("", [], {}):
-            raise CheckpointError(f"{where}: key {key!r} = {value!r} is not supported and might change the model")
+            raise CheckpointError(f"{where}: key {key!r} = {_shown(value)} is not supported and might change the model")
 
 
 @host
-def number(config: Mapping[str, Any], key: str, default: int | float | None = None) -> int | float:
-    """Read a finite number; an absent or null key takes the default, which a required key does not have."""
+def number(
+    config: Mapping[str, Any], key: str, default: int | float | None = None, *, least: float, most: float
+) -> int | float:
+    """Read a number of a range; an absent or null key takes the default, which a required key does not have."""
+    value: int | float = _within(key, _given(config, key, default), least, most)
+    return value
+
+
+@host
+def integer(
+    config: Mapping[str, Any], key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1
+) -> int:
+    """Read a whole number of a range."""
+    return int(_within(key, _given(config, key, default), least, most, whole=True))
+
+
+@host
+def word(config: Mapping[str, Any], key: str, words: Iterable[str], default: str | None = None) -> str:
+    """Read a word, one of those known.
+
+    >>> from refimpl.models.config import word
+    >>> word({"hidden_act": "mish"}, "hidden_act", ["relu", "silu"])
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.CheckpointError: config.json: hidden_act must be one of relu, silu, not 'mish'
+    """
+    known, value = tuple(words), _given(config, key, default)
+    if not isinstance(value, str) or value not in known:
+        raise CheckpointError(f"config.json: {key} must be one of {', '.join(known)}, not {_shown(value)}")
+    return value
+
+
+def _given(config: Mapping[str, Any], key: str, default: Any) -> Any:
     value = default if config.get(key) is None else config[key]
     if value is None:
         raise CheckpointError(f"config.json: key {key!r} is missing")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-        raise CheckpointError(f"config.json: {key} must be a number, not {value!r}")
     return value
 
 
-@host
-def integer(config: Mapping[str, Any], key: str, default: int | None = None, most: int = 2**31 - 1) -> int:
-    """Read a positive integer."""
-    value = number(config, key, default)
-    if not isinstance(value, int) or not 1 <= value <= most:
-        raise CheckpointError(f"config.json: {key} must be an integer from 1 to {most}, not {value!r}")
+def _within(key: str, value: Any, least: float, most: float, *, whole: bool = False) -> Any:
+    known = isinstance(value, int) or (isinstance(value, float) and not whole)
+    if not known or isinstance(value, bool) or not least <= value <= most:  # NaN is in no range
+        kind = "an integer" if whole else "a number"
+        raise CheckpointError(f"config.json: {key} must be {kind} from {least} to {most}, not {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """Spell a value so that it fits into a line."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 @host
@@ -100,25 +137,22 @@ def flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
     """Read a true or false."""
     value = default if config.get(key) is None else config[key]
     if not isinstance(value, bool):
-        raise CheckpointError(f"config.json: {key} must be true or false, not {value!r}")
+        raise CheckpointError(f"config.json: {key} must be true or false, not {_shown(value)}")
     return value
 
 
 @host
 def activation(config: Mapping[str, Any], key: str, default: str) -> str:
     """Read an activation's name as ours: gelu_new is the tanh form, gelu the exact one."""
-    name = default if config.get(key) is None else config[key]
-    if name not in _ACTIVATIONS:
-        raise CheckpointError(f"config.json: {key} {name!r} is unknown; known: {', '.join(sorted(_ACTIVATIONS))}")
-    return _ACTIVATIONS[name]
+    return _ACTIVATIONS[word(config, key, _ACTIVATIONS, default)]
 
 
 @host
 def token_ids(value: Any) -> tuple[int, ...]:
     """Read one id, a list of ids or null as a tuple in rising order."""
     ids = [] if value is None else value if isinstance(value, list) else [value]
-    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-        raise CheckpointError(f"config.json: a token id must be an integer, not {value!r}")
+    if not all(isinstance(i, int) and not isinstance(i, bool) and abs(i) < 2**31 for i in ids):
+        raise CheckpointError(f"config.json: a token id must be an integer below 2^31, not {_shown(value)}")
     return tuple(sorted({i for i in ids if i >= 0}))  # -1 says in some files that there is none
 
 
@@ -132,7 +166,9 @@ def layer_windows(
     full, slides = "full_attention", "sliding_attention"
     types = config.get("layer_types") or [slides if size and i >= first else full for i in range(num_layers)]
     if not isinstance(types, list) or len(types) != num_layers or any(kind not in (full, slides) for kind in types):
-        raise CheckpointError(f"config.json: layer_types must hold {num_layers} of {full}, {slides}, not {types!r}")
+        raise CheckpointError(
+            f"config.json: layer_types must hold {num_layers} of {full}, {slides}, not {_shown(types)}"
+        )
     if slides in types and size is None:
         raise CheckpointError(f"config.json: layer_types holds {slides}, but sliding_window is not set")
     return tuple(size if kind == slides else None for kind in types)
@@ -150,28 +186,28 @@ def rope_spec(config: Mapping[str, Any], head_dim: int) -> RopeSpec:
     """
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(given, dict):
-        raise CheckpointError(f"config.json: rope_scaling must be an object, not {given!r}")
+        raise CheckpointError(f"config.json: rope_scaling must be an object, not {_shown(given)}")
     merged = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config} | given
-    kind = merged.get("rope_type") or merged.get("type") or "default"
+    kind = word(merged, "rope_type" if merged.get("rope_type") else "type", (*_ROPE_PARAMS, *_ROPE_ALIASES), "default")
     kind = _ROPE_ALIASES.get(kind, kind)
-    if kind not in _ROPE_PARAMS:
-        raise CheckpointError(f"config.json: rope type {kind!r} is unknown; known: {', '.join(_ROPE_PARAMS)}")
     known = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
     check_keys(given, known | set(_ROPE_PARAMS[kind]), "config.json: rope_scaling")
-    dim = int(head_dim * number(merged, "partial_rotary_factor", 1.0))
-    theta = float(number(merged, "rope_theta", 10000.0))
-    if not 2 <= dim <= head_dim or dim % 2 or theta <= 1:
-        raise CheckpointError(f"config.json: cannot rotate {dim} of {head_dim} dimensions of a head with theta {theta}")
+    dim = int(head_dim * number(merged, "partial_rotary_factor", 1.0, least=0, most=1))
+    theta = float(number(merged, "rope_theta", 10000.0, least=2, most=1e30))
+    smallest = 4 if kind == "dynamic" else 2
+    if dim < smallest or dim % 2:
+        raise CheckpointError(f"config.json: cannot rotate {dim} of {head_dim} dimensions of a head, rope type {kind}")
     return RopeSpec(dim, theta, False, kind, tuple(sorted(_rope_params(config, given, kind, dim).items())))
 
 
 def _rope_params(config: Mapping[str, Any], given: Mapping[str, Any], kind: str, dim: int) -> dict[str, Any]:
     params: dict[str, Any] = {}
-    length, stated = "max_position_embeddings", dict(given)
+    length, original = "max_position_embeddings", "original_max_position_embeddings"
+    stated = {key: value for key, value in given.items() if value is not None}
     if kind in ("yarn", "longrope"):  # Phi-3 keeps the original length outside of rope_scaling
-        original = given.get(f"original_{length}") or config.get(f"original_{length}") or integer(config, length)
-        stated[f"original_{length}"] = original
-        stated["factor"] = given.get("factor") or integer(config, length) / integer(stated, f"original_{length}")
+        trained = integer(config, original, integer(config, length))
+        stated[original] = integer(stated, original, trained, least=2)
+        stated.setdefault("factor", integer(config, length) / stated[original])
     if kind == "dynamic":
         params[length] = integer(config, length)
     for key in _ROPE_PARAMS[kind]:
@@ -179,19 +215,22 @@ def _rope_params(config: Mapping[str, Any], given: Mapping[str, Any], kind: str,
             params[key] = _factors(given, key, dim // 2)
         elif key == "truncate":
             params |= {key: flag(given, key)} if key in given else {}
-        elif stated.get(key) is not None or key not in _ROPE_OPTIONAL:
-            params[key] = number(stated, key)
-            if params[key] <= 0:
-                raise CheckpointError(f"config.json: {key} of rope_scaling must be positive, not {params[key]}")
+        elif key == original:
+            params[key] = integer(stated, key)
+        elif key in stated or key not in _ROPE_OPTIONAL:
+            params[key] = number(stated, key, least=_LEAST, most=_MOST)
+    if kind == "llama3" and params["low_freq_factor"] >= params["high_freq_factor"]:
+        low, high = params["low_freq_factor"], params["high_freq_factor"]
+        raise CheckpointError(f"config.json: low_freq_factor must be below high_freq_factor, not {low} and {high}")
     return params
 
 
 def _factors(given: Mapping[str, Any], key: str, count: int) -> tuple[float, ...]:
     values = given.get(key)
     if not isinstance(values, list) or len(values) != count:
-        found = len(values) if isinstance(values, list) else values
-        raise CheckpointError(f"config.json: {key} must list {count} factors, one per rotated pair, not {found!r}")
-    return tuple(float(number({key: value}, key)) for value in values)
+        found = len(values) if isinstance(values, list) else _shown(values)
+        raise CheckpointError(f"config.json: {key} must list {count} factors, one per rotated pair, not {found}")
+    return tuple(float(_within(f"each of {key}", value, _LEAST, _MOST)) for value in values)
 
 
 @host
@@ -199,7 +238,7 @@ def context(config: Mapping[str, Any], rope: RopeSpec) -> int:
     """State the number of positions: a scaling that stretches the trained length as the model runs adds to it."""
     length, params = integer(config, "max_position_embeddings"), dict[str, Any](rope.params)
     if rope.scaling == "dynamic":
-        return int(length * params["factor"])
+        length = int(length * params["factor"])
     if rope.scaling == "yarn":
-        return max(length, int(params["original_max_position_embeddings"] * params["factor"]))
-    return length
+        length = max(length, int(params["original_max_position_embeddings"] * params["factor"]))
+    return int(_within("the context that factor makes", length, 1, 2**31 - 1, whole=True))

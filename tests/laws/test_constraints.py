@@ -27,6 +27,7 @@ def a(*shape, dtype=np.float64):
 QKV = (a(2, 4, 8), a(3, 2, 8), a(3, 2, 5))
 YARN = {"scaling": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
 LONG = {"scaling": "longrope", "factor": 2.0, "original_max_position_embeddings": 8}
+ONES = {"short_factor": (1.0,), "long_factor": (1.0,)}
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 BROKEN = [
@@ -56,6 +57,13 @@ BROKEN = [
     (rope_frequencies, "C3", (8,), {"scaling": "linear", "factor": None}),
     (rope_frequencies, "C3", (8,), {**YARN, "factor": None}),
     (rope_frequencies, "C4", (8,), {**LONG, "short_factor": (1.0,), "long_factor": (1.0,) * 4}),
+    *((rope_frequencies, "C5", (8, theta), {}) for theta in (1.0, 0.0, -1.0, np.nan, np.inf)),
+    (rope_frequencies, "C6", (8,), {"scaling": "linear", "factor": 0.0}),
+    (rope_frequencies, "C6", (8,), {"scaling": "dynamic", "factor": np.nan, "max_position_embeddings": 8}),
+    (rope_frequencies, "C6", (8,), {**YARN, "original_max_position_embeddings": 0}),
+    (rope_frequencies, "C6", (8,), {**LONG, "short_factor": (1.0, 1.0, 0.0, 1.0), "long_factor": (1.0,) * 4}),
+    (rope_frequencies, "C6", (2,), {**LONG, **ONES, "original_max_position_embeddings": 1}),
+    (rope_frequencies, "C6", (8,), {**YARN, "scaling": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0}),
     (rope_table, "C1", (np.arange(3), a(2), 1.0, np.float16), {}),
     (rope_table, "C1", (np.arange(3), a(2), 1.0, BFLOAT16), {}),
     (rope, "C1", (a(2, 1, 6), a(2, 4), a(2, 4)), {}),

@@ -1,11 +1,14 @@
 """A config.json is read in both spellings, and whatever might change the model is read or refused by name."""
 
+import copy
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from refimpl.contract import CheckpointError
+from refimpl.llm.position import rope_frequencies
 from refimpl.models.families import SUPPORTED, read_spec
 from tests.models.tiny import CONFIGS, GPT2, LLAMA, PHI3_FACTORS
 
@@ -20,20 +23,22 @@ SCALINGS = {
         "original_max_position_embeddings": 16,
     },
     "longrope": {
-        "type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 16,
+        "type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0],
+        "original_max_position_embeddings": 16,
     },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", SCALINGS)
 def test_both_spellings_say_the_same(kind: str):
-    classic = LLAMA | BASIC | {"rope_scaling": SCALINGS[kind], "torch_dtype": "float16"}
+    wide = LLAMA | {"head_dim": 8}
+    classic = wide | BASIC | {"rope_scaling": SCALINGS[kind], "torch_dtype": "float16"}
     parameters = {("rope_type" if key == "type" else key): value for key, value in SCALINGS[kind].items()} | BASIC
-    version_5 = LLAMA | {"rope_parameters": parameters, "dtype": "float16", "pretraining_tp": 1}
+    version_5 = wide | {"rope_parameters": parameters, "dtype": "float16", "pretraining_tp": 1}
     spec = read_spec(classic)
     assert spec == read_spec(version_5)
     assert spec.rope is not None
-    assert (spec.rope.scaling, spec.rope.theta, spec.rope.dim) == (kind, 500.0, 2)
+    assert (spec.rope.scaling, spec.rope.theta, spec.rope.dim) == (kind, 500.0, 4)
 
 
 def test_lengths_that_a_scaling_implies():
@@ -110,25 +115,40 @@ def test_unset_keys_are_harmless(name: str):
     assert read_spec(CONFIGS[name] | more) == read_spec(CONFIGS[name])
 
 
+LENGTH = "max_position_embeddings"
+QWEN = {"model_type": "qwen2", "use_sliding_window": True}
+
 REFUSED = [
     ("logit_scale", {"logit_scale": 0.5}),
     ("attention_multiplier", {"attention_multiplier": 0}),
     ("quantised by 'gptq'", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
-    ("rope type 'ntk'", {"rope_scaling": {"type": "ntk", "factor": 2.0}}),
+    ("longrope, default, su, not 'ntk'", {"rope_scaling": {"type": "ntk", "factor": 2.0}}),
     ("mrope_section", {"rope_scaling": {"type": "default", "mrope_section": [1, 1]}}),
     ("factor' is missing", {"rope_scaling": {"type": "linear"}}),
-    ("factor of rope_scaling must be positive", {"rope_scaling": {"type": "linear", "factor": -1.0}}),
+    ("factor must be a number from 1e-06 to 1000000.0, not -1.0", {"rope_scaling": {"type": "linear", "factor": -1.0}}),
     ("low_freq_factor", {"rope_scaling": {"type": "llama3", "factor": 2.0, "original_max_position_embeddings": 8}}),
     ("must list 2 factors", {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}),
     ("must be an object", {"rope_scaling": "linear"}),
     ("cannot rotate 1 of 4", {"partial_rotary_factor": 0.25}),
-    ("cannot rotate 4 of 4", {"rope_theta": 0.5}),
-    ("hidden_act 'mish'", {"hidden_act": "mish"}),
+    ("rope_theta must be a number from 2 to 1e+30, not 0.5", {"rope_theta": 0.5}),
+    ("cannot rotate 2 of 4", {"partial_rotary_factor": 0.5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+    ("low_freq_factor must be below high_freq_factor", {"rope_scaling": SCALINGS["llama3"] | {"low_freq_factor": 4.0}}),
+    (
+        "original_max_position_embeddings must be an integer from 2",
+        {"model_type": "phi3", "original_max_position_embeddings": 1, "rope_scaling": PHI3_FACTORS},
+    ),
+    ("factor must be a number from", {"rope_scaling": SCALINGS["yarn"] | {"factor": 2**63}}),
+    ("the context that factor makes", {"rope_scaling": {"type": "dynamic", "factor": 1e5}, **{LENGTH: 2**30}}),
+    ("each of short_factor must be a number from", {"rope_scaling": PHI3_FACTORS | {"short_factor": [1.0, 0.0]}}),
+    ("max_window_layers must be an integer from 0", QWEN | {"max_window_layers": "abc"}),
+    ("max_window_layers must be an integer from 0", QWEN | {"max_window_layers": [1]}),
+    ("a token id must be an integer below 2^31", {"bos_token_id": 10**400}),
+    ("hidden_act must be one of", {"hidden_act": "mish"}),
     ("3 key/value heads do not divide 4", {"num_key_value_heads": 3}),
     ("4 heads do not divide", {"head_dim": None, "hidden_size": 13}),
-    ("hidden_size must be a number", {"hidden_size": "12"}),
+    ("hidden_size must be an integer", {"hidden_size": "12"}),
     ("hidden_size must be an integer", {"hidden_size": -12}),
-    ("hidden_size must be a number", {"hidden_size": True}),
+    ("hidden_size must be an integer", {"hidden_size": True}),
     ("num_hidden_layers must be an integer", {"num_hidden_layers": 10**9}),
     ("rms_norm_eps must be a number", {"rms_norm_eps": float("nan")}),
     ("attention_bias must be true or false", {"attention_bias": "yes"}),
@@ -149,6 +169,36 @@ def test_what_is_refused_is_named(message: str, more: dict[str, Any]):
         read_spec(LLAMA | more)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+DAMAGE = [
+    None, True, "abc", "", [], [1], {}, {"a": 1}, 0, -1, 1, 2, 0.5, -0.5, 1e-300, 1e300, 2**63, 10**400, -(10**400),
+    float("nan"), float("inf"), float("-inf"), [None], [[]], [0.0, 1.0], [float("nan")] * 2, [10**400] * 2,
+]  # fmt: skip
+WHOLE = CONFIGS | {kind: LLAMA | {"rope_scaling": scaling} for kind, scaling in SCALINGS.items()}
+PLACES = [(name, key) for name, config in WHOLE.items() for key in config]
+PLACES += [(name, f"rope_scaling.{key}") for name in WHOLE for key in WHOLE[name].get("rope_scaling", ())]
+PLACES += [(name, key) for name in ("llama", "qwen2") for key in (*BASIC, "hidden_act", "bos_token_id", "layer_types")]
+PLACES += [("gpt2", key) for key in ("n_inner", "layer_norm_epsilon", "activation_function", "scale_attn_weights")]
+
+
+@pytest.mark.parametrize(("name", "place"), PLACES)
+def test_a_damaged_value_is_refused_in_a_line_or_read_as_something_that_runs(name: str, place: str):
+    for value in DAMAGE:
+        config = copy.deepcopy(WHOLE[name])
+        *outer, key = place.split(".")
+        (config[outer[0]] if outer else config)[key] = value
+        try:
+            spec = read_spec(config)
+        except CheckpointError as refusal:
+            assert "\n" not in str(refusal) and len(str(refusal)) < 400
+            continue
+        assert 0 <= spec.norm_eps <= 1 and 0 < spec.max_positions < 2**31
+        for length in (1, spec.max_positions) if spec.rope else ():
+            inv_freq, factor = rope_frequencies(
+                spec.rope.dim, spec.rope.theta, scaling=spec.rope.scaling, seq_len=length, **dict(spec.rope.params)
+            )
+            assert np.isfinite(inv_freq).all() and (inv_freq > 0).all() and 0 < factor < np.inf
 
 
 def test_what_gpt2_refuses():

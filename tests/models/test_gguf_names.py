@@ -173,7 +173,7 @@ def test_ends_of_the_metadata():
         ("differs between layers", "llama", {"llama.attention.head_count": [4, 2]}),
         ("rotating 2 of 4", "llama", {"llama.rope.dimension_count": 2}),
         ("values of 8 beside keys of 4", "llama", {"llama.attention.value_length": 8}),
-        ("rope type 'ntk'", "llama", {"llama.rope.scaling.type": "ntk"}),
+        ("longrope, default, su, not 'ntk'", "llama", {"llama.rope.scaling.type": "ntk"}),
         ("must list 2 factors", "llama", {"llama.rope.scaling.type": "longrope"}),
         ("embedding_length", "llama", {"llama.embedding_length": None}),
         ("embedding_length", "llama", {"llama.embedding_length": "wide"}),

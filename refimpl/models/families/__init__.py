@@ -34,7 +34,8 @@ def read_spec(config: Mapping[str, Any]) -> ModelSpec:
     """
     kind = config.get("model_type")
     if kind not in SUPPORTED:
-        raise CheckpointError(f"config.json: model_type {kind!r} is not supported; supported: {', '.join(SUPPORTED)}")
+        named, known = repr(kind)[:80], ", ".join(SUPPORTED)
+        raise CheckpointError(f"config.json: model_type {named} is not supported; supported: {known}")
     return _SPECS[kind](config)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from refimpl.contract import Array, CheckpointError, Int, host
 from refimpl.llm.quantize import Tensor
-from refimpl.models.config import check_keys, integer
+from refimpl.models.config import check_keys, integer, number
 from refimpl.models.spec import ModelSpec
 from refimpl.models.weights import name_weights
 
@@ -63,7 +63,7 @@ def gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     refimpl.contract.CheckpointError: GGUF architecture 'rwkv7' is not supported; supported: gpt2, llama, ...
     """
     arch = metadata.get("general.architecture")
-    if arch not in ARCHITECTURES:
+    if not isinstance(arch, str) or arch not in ARCHITECTURES:
         raise CheckpointError(f"GGUF architecture {arch!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
     own = {key: _one(key, value) for key, value in metadata.items() if key.startswith(f"{arch}.")}
     meta = {key.removeprefix(f"{arch}."): value for key, value in own.items() if value != 0}  # 0 experts, window 0
@@ -82,7 +82,7 @@ def gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
 def _llama_like(arch: str, meta: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     width, heads = integer(meta, "embedding_length"), integer(meta, "attention.head_count")
     head_dim = integer(meta, "attention.key_length", max(width // heads, 1))
-    rotated, value_dim = meta.get("rope.dimension_count", head_dim), meta.get("attention.value_length", head_dim)
+    rotated, value_dim = (integer(meta, key, head_dim) for key in ("rope.dimension_count", "attention.value_length"))
     if value_dim != head_dim:
         raise CheckpointError(f"GGUF metadata: values of {value_dim} beside keys of {head_dim} are not supported")
     if arch == "llama" and rotated != head_dim:
@@ -123,7 +123,9 @@ def _rope_scaling(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dic
         scaling |= {"original_max_position_embeddings": original, "beta_fast": meta.get("rope.scaling.yarn_beta_fast")}
         scaling |= {"beta_slow": meta.get("rope.scaling.yarn_beta_slow")}
         if attention is not None:  # in GGUF it multiplies the factor that YaRN computes; in a config it replaces it
-            scaling["attention_factor"] = attention * (1 + 0.1 * math.log(factor or 1.0))
+            stretch = number(scaling, "factor", 1.0, least=1e-6, most=1e6)
+            scaling["attention_factor"] = number({"attn_factor": attention}, "attn_factor", least=1e-6, most=1e6)
+            scaling["attention_factor"] *= 1 + 0.1 * math.log(stretch)
     return None if kind == "none" else scaling
 
 

@@ -52,7 +52,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
         family="gpt2", vocab_size=integer(config, "vocab_size"), hidden_size=width, num_layers=layers,
         num_heads=heads, num_kv_heads=heads, head_dim=width // heads, ffn_size=integer(config, "n_inner", 4 * width),
         max_positions=integer(config, "n_positions"), norm="layer",
-        norm_eps=float(number(config, "layer_norm_epsilon", 1e-5)),
+        norm_eps=float(number(config, "layer_norm_epsilon", 1e-5, least=0, most=1)),
         activation=activation(config, "activation_function", "gelu_new"), rope=None, windows=(None,) * layers,
         tied_embeddings=flag(config, "tie_word_embeddings", True), gated=False,
         biases=("b_q", "b_k", "b_v", "b_o", "b_up", "b_down"),

@@ -63,7 +63,7 @@ def llama_like(config: Mapping[str, Any], family: str, *, head_dim: int | None =
         family=family, vocab_size=integer(config, "vocab_size"), hidden_size=width, num_layers=layers,
         num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, ffn_size=integer(config, "intermediate_size"),
         max_positions=context(config, rope), norm="rms",
-        norm_eps=float(number(config, "rms_norm_eps", fields.pop("norm_eps", 1e-6))),
+        norm_eps=float(number(config, "rms_norm_eps", fields.pop("norm_eps", 1e-6), least=0, most=1)),
         activation=activation(config, "hidden_act", "silu"), rope=rope,
         windows=fields.pop("windows", (None,) * layers), tied_embeddings=flag(config, "tie_word_embeddings"),
         bos_id=bos[0] if bos else None, eos_ids=token_ids(config.get("eos_token_id")), **fields,

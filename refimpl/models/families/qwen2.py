@@ -5,7 +5,7 @@ from typing import Any
 
 from refimpl.contract import host
 from refimpl.llm.quantize import Tensor
-from refimpl.models.config import check_keys, flag, layer_count, layer_windows
+from refimpl.models.config import check_keys, flag, integer, layer_count, layer_windows
 from refimpl.models.families import llama
 from refimpl.models.spec import ModelSpec
 
@@ -22,7 +22,7 @@ def qwen_windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
     layers = layer_count(config)
     if not flag(config, "use_sliding_window"):
         return (None,) * layers
-    return layer_windows(config, layers, int(config.get("max_window_layers", 28)), 4096)
+    return layer_windows(config, layers, integer(config, "max_window_layers", 28, least=0), 4096)
 
 
 @host
