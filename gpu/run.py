@@ -10,7 +10,6 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))  # nothing runs yet that could end in order
 
 import argparse
-import contextlib
 import platform
 import sys
 import time
@@ -20,7 +19,8 @@ from typing import Any
 from gpu.cli.arguments import parse_arguments
 from gpu.cli.output import Answer, Output, open_output
 from gpu.cli.prompts import read_prompts
-from refimpl.contract import CheckpointError, ContractError, UsageError, host
+from refimpl.command import guard
+from refimpl.contract import host
 
 __all__ = ["main"]
 
@@ -113,48 +113,10 @@ def _run(argv: Sequence[str]) -> int:
         return _answer(options, output)
 
 
-def _fail(message: str) -> int:
-    """Say in one line why it cannot be done; return the exit code."""
-    if sys.stderr is not None:
-        line = " ".join(message.split())
-        with contextlib.suppress(OSError):
-            print("gpu.run: error:", line if len(line) <= 500 else line[:500] + " ...", file=sys.stderr, flush=True)
-    return 2
-
-
-def _drop_output() -> None:
-    """Give up a standard output that takes no more, so that Python's own flush at exit does not complain."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (AttributeError, ValueError):  # there is none, or it is closed
-        pass
-
-
 @host
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, never raise."""
-    try:
-        return _run(sys.argv[1:] if argv is None else argv)
-    except SystemExit as leave:  # --help
-        return int(leave.code or 0)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader has seen enough: no reason to complain
-        _drop_output()
-        return 2
-    except (UsageError, CheckpointError, ContractError) as error:
-        return _fail(str(error))
-    except OSError as error:
-        _drop_output()
-        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
-    except MemoryError:
-        return _fail("there is not enough memory: a smaller --ctx-size needs less")
-    except Exception as error:
-        if sys.flags.dev_mode:  # python -X dev shows where
-            raise
-        return _fail(f"this is a fault of the program: {type(error).__name__}: {error}")
+    return guard("gpu.run", lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == "__main__":

@@ -6,26 +6,19 @@ Text goes to standard output as it is made. Exit codes: 0, done; 2, it cannot be
 import argparse
 import io
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-from refimpl.contract import CheckpointError, ContractError, UsageError, host
+from refimpl.command import Parser, check_unicode, guard
+from refimpl.contract import UsageError, host
 
 __all__ = ["Run", "main"]
 
 _HUGE = 2**31 - 1
 _TIMINGS = ("load_s", "ttft_s", "prompt_s", "decode_s")
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaint is one exception, and so one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
 
 
 def _between(convert: Callable[[str], float], low: float, high: float) -> Callable[[str], float]:
@@ -55,7 +48,7 @@ _SAMPLING = {
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="python -m refimpl.run", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m refimpl.run", description=__doc__, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="PROMPT", help="words of the prompt; none or -: standard input")
     parser.add_argument("-m", "--model", default="smollm2", help="a folder, a .gguf file, org/name, smollm2 (default)")
     parser.add_argument("--system", metavar="TEXT", help="the system message")
@@ -71,16 +64,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("float32", "float64", "bfloat16", "float16"), default="float32")
     parser.add_argument("--offline", action="store_true", help="never ask the network")
     parser.add_argument("--output", choices=("text", "json"), default="text")
-    end = list(argv).index("--") if "--" in argv else len(argv)
-    options = parser.parse_intermixed_args([_spell(argument) for argument in argv[:end]])
-    options.words += argv[end + 1 :]
+    options = parser.read(argv)
+    for name, text in (("--system", options.system or ""), *(("--stop", stop) for stop in options.stop)):
+        check_unicode(text, name)
+    if not options.model:
+        raise UsageError("argument -m/--model: expected text, got an empty string")
     return options
-
-
-def _spell(argument: str) -> str:
-    """Write a long flag with hyphens; its value stays."""
-    flag, equals, value = argument.partition("=")
-    return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
 
 
 def _prompt(words: list[str]) -> str:
@@ -94,7 +83,7 @@ def _prompt(words: list[str]) -> str:
             raise UsageError(f"cannot read standard input: {error}") from None
     if not text:
         raise UsageError("the prompt is empty")
-    return text
+    return check_unicode(text, "the prompt")
 
 
 @dataclass
@@ -155,30 +144,10 @@ def _answer(argv: Sequence[str]) -> int:
     return code
 
 
-def _fail(message: str) -> int:
-    if sys.stderr is not None:
-        print("refimpl.run: error:", " ".join(message.split())[:500], file=sys.stderr)
-    return 2
-
-
 @host
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    try:
-        return _answer(sys.argv[1:] if argv is None else argv)
-    except SystemExit as leave:  # --help
-        return int(leave.code or 0)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader has seen enough; Python's own flush at exit shall not complain either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
-    except (UsageError, CheckpointError, ContractError) as error:
-        return _fail(str(error))
-    except OSError as error:
-        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
-    except MemoryError:
-        return _fail("there is not enough memory for this model")
+    """Run the command; return its exit code, never raise."""
+    return guard("refimpl.run", lambda: _answer(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == "__main__":

@@ -3,19 +3,12 @@
 import argparse
 import os
 from collections.abc import Sequence
-from typing import NoReturn
 
 from gpu.cli.values import FLAGS, HUGE, SAMPLING, parse_bias, phrase, whole
+from refimpl.command import Parser, check_unicode
 from refimpl.contract import UsageError, host
 
 __all__ = ["parse_arguments"]
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaint is one exception, and so one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
 
 
 def _add_prompt(parser: argparse.ArgumentParser) -> None:
@@ -81,16 +74,6 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--version", action="store_true", help="print versions")
 
 
-def _spell(argument: str) -> str:
-    """Write a long flag with hyphens; its value stays.
-
-    >>> _spell("--top_p=a_b"), _spell("a_b")
-    ('--top-p=a_b', 'a_b')
-    """
-    flag, equals, value = argument.partition("=")
-    return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
-
-
 @host
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Return the checked flags of ``argv``.
@@ -98,15 +81,15 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     >>> parse_arguments(["Hello", "--top_p", "0.9", "there"]).words
     ['Hello', 'there']
     """
-    parser = _Parser(
+    parser = Parser(
         prog="python -m gpu.run", usage="python -m gpu.run [PROMPT ...] [-m MODEL] [flags]", allow_abbrev=False,
         description="Run a language model: text to standard output as it is made, all else to standard error.",
     )
     for add in (_add_prompt, _add_sampling, _add_machine, _add_output):
         add(parser)
-    end = list(argv).index("--") if "--" in argv else len(argv)
-    options = parser.parse_intermixed_args([_spell(argument) for argument in argv[:end]])
-    options.words += argv[end + 1:]
+    options = parser.read(argv)
+    for name, text in (("--system", options.system or ""), *(("--stop", stop) for stop in options.stop)):
+        check_unicode(text, name)
     options.logit_bias = {token: bias for biases in options.logit_bias for token, bias in biases.items()}
     _check_together(options)
     return options

@@ -12,6 +12,7 @@ from gpu.cli.answering import ask, check_sampling, prepare, say
 from gpu.cli.output import Answer, Output
 from gpu.cli.prompts import check_text
 from gpu.cli.values import FLAGS, SAMPLING
+from refimpl.command import check_unicode
 from refimpl.contract import UsageError, host
 
 __all__ = ["Chat", "chat"]
@@ -85,7 +86,7 @@ class Chat:
             case "/clear":
                 self.messages.clear()
             case "/system":
-                self.options.system = rest.strip() or None
+                self.options.system = check_unicode(rest.strip(), "the system message") or None
                 self.messages.clear()
             case "/set":
                 setting, _, value = rest.strip().partition(" ")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from refimpl.command import check_unicode
 from refimpl.contract import UsageError, host
 
 __all__ = ["Prompt", "check_text", "read_prompts", "shape_prompt"]
@@ -24,11 +25,7 @@ def check_text(text: str, where: str) -> str:
     """
     if not text:
         raise UsageError(f"{where} is empty")
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # bytes of the command line that are not UTF-8 arrive as lone surrogates
-        raise UsageError(f"{where} is not valid UTF-8") from None
-    return text
+    return check_unicode(text, where)
 
 
 def _decode(data: bytes, where: str) -> str:
