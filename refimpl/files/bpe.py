@@ -85,6 +85,15 @@ def byte_pair_encoding(
         raise CheckpointError(f"the pre-tokenizer pattern cannot be read: {error}") from error
 
 
+def _ranks(encoding: tiktoken.Encoding, text: str) -> list[int]:
+    try:
+        return encoding.encode_ordinary(text)
+    except BaseException as error:  # a panic of tiktoken is no Exception, and its class cannot be imported
+        if type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(f"the pre-tokenizer pattern fails on this text: {error}".splitlines()[0]) from error
+
+
 @dataclass(frozen=True, eq=False)
 class Tokenizer:
     """A byte-level BPE tokenizer with its special tokens and chat template."""
@@ -131,7 +140,7 @@ class Tokenizer:
         if not text.isascii():
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             text = unicodedata.normalize("NFC", text) if self.nfc else text
-        ranks = [rank for piece in cut(text, self.stages) for rank in self.encoding.encode_ordinary(piece)]
+        ranks = [rank for piece in cut(text, self.stages) for rank in _ranks(self.encoding, piece)]
         return [id for rank in ranks if (id := self.ids[rank]) >= 0]
 
     def prompt_ids(self, text: str) -> list[int]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import regex
 
-from refimpl.contract import CheckpointError, host
+from refimpl.contract import CheckpointError, UsageError, host
 
-__all__ = ["GPT2", "LLAMA3", "STAGES", "read_stages", "covering", "cut"]
+__all__ = ["GPT2", "LLAMA3", "STAGES", "read_stages", "compile_stage", "covering", "cut"]
 
 _ENDINGS = "'s|'t|'re|'ve|'m|'ll|'d"
 _SPACE = r"\s+(?!\S)|\s+"
@@ -55,6 +55,11 @@ STAGES: Mapping[str, tuple[str, ...]] = {
 
 _LONGEST_RUN = 2**16
 _LONG_RUN = regex.compile(rf"\s{{{_LONGEST_RUN}}}|\S{{{_LONGEST_RUN}}}")
+
+
+_LATIN = "".join(map(chr, range(256)))
+_PROBES = ("", "a", "A b's 12\r\n\n  東.", _LATIN, _LATIN[::-1])  # here a pattern that can match nothing does
+_SECONDS, _SECONDS_PER_CHARACTER = 5, 1e-5
 
 
 @host
@@ -103,6 +108,28 @@ def covering(pattern: str) -> str:
     return rf"{pattern}|(?:(?!{pattern})[\s\S])+"
 
 
+@host
+def compile_stage(pattern: str) -> "regex.Pattern[str]":
+    r"""Compile a pattern so that it covers all text.
+
+    Constraints: it matches at least one character. An empty match is no piece, and tiktoken dies of it.
+    Errors: CheckpointError when it does not, or cannot be read.
+
+    >>> compile_stage(r"\d*")
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.CheckpointError: the pre-tokenizer pattern '\\d*' matches the empty text
+    """
+    try:
+        compiled = regex.compile(pattern)
+        empty = any(match.end() == match.start() for text in _PROBES for match in compiled.finditer(text, timeout=1))
+        if empty:
+            raise CheckpointError(f"the pre-tokenizer pattern {pattern[:80]!r} matches the empty text")
+        return regex.compile(covering(pattern))
+    except (regex.error, TimeoutError) as error:
+        raise CheckpointError(f"the pre-tokenizer pattern {pattern[:80]!r} cannot be used: {error}") from error
+
+
 def _runs(text: str) -> Iterator[str]:
     """Cut runs without a boundary at a bound, so that time grows linearly and no regex overflows its stack."""
     begin = 0
@@ -117,10 +144,19 @@ def _runs(text: str) -> Iterator[str]:
 def cut(text: str, stages: tuple["regex.Pattern[str]", ...]) -> list[str]:
     """Cut text by covering patterns, stage after stage.
 
+    Errors: UsageError when a pattern does not come to an end on the text.
+
     >>> cut("a12b", (regex.compile(covering("[0-9]")),))
     ['a', '1', '2', 'b']
     """
     pieces = list(_runs(text))
-    for stage in stages:
-        pieces = [match.group() for piece in pieces for match in stage.finditer(piece)]
+    try:
+        for stage in stages:
+            pieces = [match.group() for piece in pieces for match in stage.finditer(piece, timeout=_patience(piece))]
+    except TimeoutError as error:
+        raise UsageError("the tokenizer's pattern does not come to an end on this text") from error
     return pieces
+
+
+def _patience(text: str) -> float:
+    return _SECONDS + _SECONDS_PER_CHARACTER * len(text)

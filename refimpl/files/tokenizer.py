@@ -4,12 +4,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import regex
-
 from refimpl.contract import CheckpointError, host
 from refimpl.files.bpe import Tokenizer, byte_pair_encoding, spelled_bytes
 from refimpl.files.checkpoint import read_json
-from refimpl.files.pretokenizer import STAGES, covering, read_stages
+from refimpl.files.pretokenizer import STAGES, compile_stage, covering, read_stages
 
 __all__ = ["Tokenizer", "tokenizer_from_folder", "tokenizer_from_gguf"]
 
@@ -39,13 +37,10 @@ def _assemble(
     if any(type(id) is not int or id not in named for id in (fields["bos_id"], *fields["eos_ids"]) if id is not None):
         raise CheckpointError(f"BOS {fields['bos_id']!r} and EOS {fields['eos_ids']} must be ids of tokens")
     extra = [text for text in words if text not in specials] if whole_words else []
-    try:
-        first = tuple(regex.compile(covering(stage)) for stage in stages[:-1])
-    except regex.error as error:
-        raise CheckpointError(f"the pre-tokenizer pattern cannot be read: {error}") from error
+    *first, _ = map(compile_stage, stages)
     encoding, ids = byte_pair_encoding(words, merges, covering(stages[-1]), extra=extra, unknown=unknown)
     tokens = tuple(named.get(id, b"") for id in range(max(named, default=-1) + 1))
-    return Tokenizer(tokens, specials, encoding=encoding, ids=ids, stages=first, **fields)
+    return Tokenizer(tokens, specials, encoding=encoding, ids=ids, stages=tuple(first), **fields)
 
 
 def _read_merge(merge: Any) -> tuple[str, str]:

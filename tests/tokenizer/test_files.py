@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refimpl.contract import CheckpointError
+from refimpl.contract import CheckpointError, UsageError
 from refimpl.files.bpe import byte_pair_encoding
 from refimpl.files.pretokenizer import STAGES
 from refimpl.files.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
@@ -162,3 +162,35 @@ def test_any_metadata_is_read_or_refused(metadata):
         assert str(error)
     else:
         assert tokenizer.encode("") == []
+
+
+def split_by(*patterns: str) -> Path:
+    steps = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in patterns]
+    last = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    return write(described() | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [*steps, last]}})
+
+
+NOTHING = ["", "a*", "x|", "(?=b)", "(?=q)|z", "(?<=b)", r"\b", "^", "$", r"(?:\s+)?", r"\p{L}{0,3}"]
+
+
+@pytest.mark.parametrize("pattern", NOTHING)
+def test_a_pattern_that_matches_nothing_is_refused(pattern):
+    for patterns in ([pattern], [pattern, r"\s+"], [r"\s+", pattern]):
+        with pytest.raises(CheckpointError, match="matches the empty text"):
+            tokenizer_from_folder(split_by(*patterns))
+
+
+def test_a_panic_is_an_error_in_a_line(capfd: pytest.CaptureFixture[str]):
+    tokenizer = tokenizer_from_folder(split_by("(?=\u0142)|z"))  # an empty match that no text at load showed
+    with pytest.raises(CheckpointError, match=r"^the pre-tokenizer pattern fails on this text") as refusal:
+        tokenizer.encode("\u0142")
+    assert "\n" not in str(refusal.value) and "panicked" in capfd.readouterr().err
+    assert tokenizer.decode(tokenizer.encode("zz")) == "zz"
+
+
+def test_a_pattern_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("refimpl.files.pretokenizer._SECONDS", 0.2)
+    tokenizer = tokenizer_from_folder(split_by("(a|a)*c", r"\s+"))
+    assert tokenizer.decode(tokenizer.encode("aac b")) == "aac b"
+    with pytest.raises(UsageError, match="does not come to an end"):
+        tokenizer.encode("a" * 60 + "b")
