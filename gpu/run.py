@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu.cli.arguments import parse_arguments
-from gpu.cli.output import Answer, Output, open_output
+from gpu.cli.output import Answer, Output, open_output, spare
 from gpu.cli.prompts import read_prompts
 from refimpl.command import guard
 from refimpl.contract import host
@@ -39,6 +39,7 @@ def _load(options: argparse.Namespace) -> Any:
     from gpu.cli.answering import check_sampling, load_model
 
     model = load_model(options)
+    spare(options.out, {"the model": model.source.path})
     check_sampling(options, model)
     return model
 
@@ -74,7 +75,8 @@ def _answer(options: argparse.Namespace, output: Output) -> int:
         ask(model, answers, options, output, load_s)
     except KeyboardInterrupt:
         code = 130
-    output.finish(answers, load_s, all_done=True)
+    if code == 0 or options.out is None or any(answer.ids for answer in answers):  # else its file stays as it was
+        output.finish(answers, load_s, all_done=True)
     if output.form == "text":
         say(*(line for answer in answers for line in spell_logprobs(answer)))
     if model is not None and options.stats:
@@ -94,12 +96,14 @@ def _run(argv: Sequence[str]) -> int:
     options = parse_arguments(argv)
     if options.stats is None:
         options.stats = sys.stderr is not None and sys.stderr.isatty()
-    with open_output(options.out) as stream:
+    with open_output(None if options.version else options.out) as stream:
         many = options.prompts is not None
         output = Output(stream, options.output, options.stream and not many, options.logprobs is not None, many)
         if options.version:
             stream.write(_versions() + "\n")
             return 0
+        model, prompt = os.path.expanduser(options.model), options.file or options.prompts
+        spare(options.out, {"the model": model, "the prompt": prompt, "standard input": 0})
         from gpu.device import pick
 
         pick(options.device)

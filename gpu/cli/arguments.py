@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from gpu.cli.values import FLAGS, HUGE, SAMPLING, parse_bias, phrase, whole
+from gpu.cli.values import FLAGS, HUGE, SAMPLING, parse_bias, path, phrase, whole
 from refimpl.command import Parser, check_unicode
 from refimpl.contract import UsageError, host
 
@@ -15,9 +15,9 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompt (one of these; else standard input)")
     group.add_argument("words", nargs="*", metavar="PROMPT", help="words of the prompt, joined by spaces")
     group.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads standard input")
-    group.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file")
+    group.add_argument("-f", "--file", type=path, metavar="FILE", help="read the prompt from a file")
     group.add_argument(
-        "--prompts", metavar="FILE",
+        "--prompts", type=path, metavar="FILE",
         help="answer many prompts together: a text file with one a line, or a .jsonl file whose lines are each "
              'a JSON string, {"prompt": "..."} or {"messages": [...]}',
     )
@@ -42,7 +42,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 def _add_machine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model and machine")
     group.add_argument(
-        "-m", "--model", default="smollm2", type=phrase,
+        "-m", "--model", default="smollm2", type=path,
         help="a folder with config.json, a .gguf file, org/name of the hub, or smollm2 (default)",
     )
     group.add_argument("--offline", action="store_true", help="never ask the network")
@@ -60,7 +60,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--output", "--output-format", choices=("text", "json", "jsonl"), default="text")
     group.add_argument("--json", dest="output", action="store_const", const="json", help="the same as --output json")
-    group.add_argument("-o", "--out", "--output-file", metavar="FILE", help="write the answer here")
+    group.add_argument("-o", "--out", "--output-file", type=path, metavar="FILE", help="write the answer here")
     group.add_argument("--stream", action=argparse.BooleanOptionalAction, default=True, help="show text as it is made")
     group.add_argument(
         "--stats", action=argparse.BooleanOptionalAction, default=None,

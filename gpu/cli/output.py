@@ -1,16 +1,19 @@
 """An answer and how it is written: text as it is made, or JSON when it is done."""
 
 import contextlib
+import errno
 import io
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 from refimpl.contract import UsageError, host
 
-__all__ = ["Answer", "Output", "open_output"]
+__all__ = ["Answer", "Output", "open_output", "spare"]
 
 
 @dataclass
@@ -98,16 +101,63 @@ class Output:
 
 
 @host
+def spare(path: str | None, kept: Mapping[str, str | Path | int | None]) -> None:
+    """Refuse to write over what is read: files and folders, by the names that a user gives them."""
+    if path is None or not os.path.isfile(path):
+        return
+    for name, other in kept.items():
+        parts = Path(other).rglob("*") if isinstance(other, str | Path) and os.path.isdir(other) else [other]
+        for part in parts:
+            with contextlib.suppress(OSError):  # it is not there, or cannot be looked at
+                if part is not None and os.path.samefile(path, part):
+                    raise UsageError(f"-o {path} would write over {name}")
+
+
+def _check_writable(path: str) -> None:
+    """Refuse a path that cannot be written; nothing is touched."""
+    try:
+        if os.path.isdir(path) or not os.path.basename(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        folder = os.path.dirname(os.path.realpath(path))
+        place, rights = (path, os.W_OK) if os.path.exists(path) else (folder, os.W_OK | os.X_OK)
+        os.stat(place)
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(path)  # a name that is too long, or below a file, is another error
+        if not os.access(place, rights):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+class _Late(io.TextIOBase):
+    """A file that is opened when its first text comes: a run that ends before leaves it as it was."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def write(self, text: str) -> int:
+        if self._file is None:
+            self._file = io.TextIOWrapper(io.BufferedWriter(io.FileIO(self._path, "w")), encoding="utf-8")
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@host
 @contextlib.contextmanager
 def open_output(path: str | None) -> Iterator[TextIO]:
-    """Open a file for the answer, or standard output where no path is given."""
+    """Give a stream for the answer: a file, or standard output where no path is given."""
     if path not in (None, "-"):
-        with contextlib.ExitStack() as stack:
-            try:
-                stream = stack.enter_context(open(str(path), "w", encoding="utf-8"))
-            except OSError as error:
-                raise UsageError(f"cannot write {path}: {error.strerror}") from None
-            yield stream
+        _check_writable(str(path))
+        with contextlib.closing(_Late(str(path))) as late:
+            yield cast(TextIO, late)
         return
     if sys.stdout is None:
         raise UsageError("standard output is closed: give -o FILE")

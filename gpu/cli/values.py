@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from refimpl.contract import host
 
-__all__ = ["FLAGS", "HUGE", "SAMPLING", "parse_bias", "phrase", "real", "whole"]
+__all__ = ["FLAGS", "HUGE", "SAMPLING", "parse_bias", "path", "phrase", "real", "whole"]
 
 HUGE = 2**31 - 1
 
@@ -57,6 +57,14 @@ def phrase(text: str) -> str:
     """Return ``text`` if it is not empty."""
     if not text:
         raise argparse.ArgumentTypeError("expected text, got an empty string")
+    return text
+
+
+@host
+def path(text: str) -> str:
+    """Return ``text`` if it can name a file."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError("expected a path, got " + (repr(text) if text else "an empty string"))
     return text
 
 

@@ -68,7 +68,7 @@ def test_a_bias_that_is_not_unicode_is_refused(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("text", ["null", "[]", '"a"', "{}", '{"model_type": 3}', '{"model_type": "llama"}', "[" * 9999])
+@pytest.mark.parametrize("text", ["null", "[]", '"a"', "{}", '{"model_type": 3}', '{"model_type": "qwen2"}', "[" * 999])
 def test_any_config_is_one_line(name: str, text: str, model: str, tmp_path: Path, capsys: Capture) -> None:
     folder = shutil.copytree(model, tmp_path / "model")
     (folder / "config.json").write_text(text)
