@@ -67,9 +67,11 @@ def _verify(cases: Sequence[Case], against: str, partial: bool, as_json: bool) -
 
 
 def _make(check: bool) -> int:
-    from golden.make import make_file  # derivations are needed by authors only
+    from golden.make import make_file, make_index  # derivations are needed by authors only
 
-    stale = [name for path in vector_files() for name in make_file(Path(str(path)), write=not check)]
+    files = [Path(str(path)) for path in vector_files()]
+    stale = [name for path in files for name in make_file(path, write=not check)]
+    stale += make_index(files[0].parent, write=not check) if files else []
     for name in stale:
         print(f"{'stale' if check else 'made'}: {name}")
     return 1 if check and stale else 0
@@ -92,9 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 for a failed verdict, 2 for a request that makes no sense."""
-    asked = _parser().parse_args(arguments)
+def _answer(asked: argparse.Namespace) -> int:
     if asked.command == "make":  # a case that is not made yet cannot be read
         return _make(asked.check)
     cases = read_cases()
@@ -103,22 +103,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     cases = tuple(case for case in cases if not asked.op or case.op in asked.op)
     if not cases:
-        print(f"golden: no case of {', '.join(asked.op)}; see python -m golden list", file=sys.stderr)
-        return 2
+        raise ValueError(f"no case of {', '.join(asked.op)}; see python -m golden list")
     if asked.command == "list":
         return _list(cases, asked.json)
+    return _verify(cases, asked.against, asked.partial, asked.json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 for a failed verdict, 2 for a request that makes no sense."""
+    asked = _parser().parse_args(arguments)
     try:
-        return _verify(cases, asked.against, asked.partial, asked.json)
+        code = _answer(asked)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reason = f"{error.filename or 'the output'} cannot be used: {error.strerror}"
     except ValueError as error:
-        print(f"golden: {error}", file=sys.stderr)
-        return 2
+        reason = " ".join(str(error).split())
+    print(f"golden: {reason}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":
-    try:
-        code = main()
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    sys.exit(code)
+    sys.exit(main())

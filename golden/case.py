@@ -1,6 +1,7 @@
 """A case: one operation, its inputs, what it must give, who says so, and the wrong implementation it rejects.
 
-``vectors/NAME.json`` holds a list of cases, ``vectors/NAME.npz`` their larger arrays. The fields of a case in JSON:
+``vectors/NAME.json`` holds a list of cases, ``vectors/NAME.npz`` their larger arrays, and ``vectors/index.json`` the
+SHA-256 of every file, so that no case is lost or damaged without a word. The fields of a case in JSON:
 
     id        stable name, ``operation.corner``
     op        the operation, by the name it has in the reference
@@ -14,11 +15,15 @@
     compare   "float", by the rule of tolerance.py, or "exact"
     terms     n of the tolerance: the terms of the longest sum behind a result, times the square of what amplifies it
     derive    optional: the second derivation that makes ``expected`` again (derive/)
+    writes    optional: the inputs that the operation may change in place; all others stay as they are
     rejects   the planted wrong implementations that the case must reject (planted/)
     row, choice   optional: the row of the conventions that it pins, and the choice there
 """
 
+import hashlib
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +34,7 @@ import numpy as np
 
 from golden.values import Array, from_json
 
-__all__ = ["Case", "read_cases", "read_file", "vector_files"]
+__all__ = ["Case", "checksums", "read_cases", "read_file", "vector_files"]
 
 
 @dataclass(frozen=True)
@@ -47,22 +52,60 @@ class Case:
     derive: str | None = None
     row: int | None = None
     choice: str | None = None
+    writes: tuple[str, ...] = ()
+
+
+_FOLDER = resources.files("golden") / "vectors"
+_INDEX = "index.json"
+
+
+def _files(folder: Any, ending: str) -> list[Any]:
+    try:
+        named = [path for path in folder.iterdir() if path.name.endswith(ending) and path.name != _INDEX]
+    except OSError as error:
+        raise ValueError(f"the vectors in {folder} cannot be read: {error.strerror}") from error
+    return sorted(named, key=lambda path: path.name)
 
 
 def vector_files() -> list[Any]:
     """Return the JSON files of cases, by name."""
-    folder = resources.files("golden") / "vectors"
-    return sorted((path for path in folder.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
+    return _files(_FOLDER, ".json")
+
+
+def checksums(folder: Any) -> dict[str, str]:
+    """Return the SHA-256 of every file of vectors, by name."""
+    files = [*_files(folder, ".json"), *_files(folder, ".npz")]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _check(folder: Any) -> None:
+    """Refuse vectors that are not those of the index."""
+    try:
+        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the index of the vectors, {folder / _INDEX}, cannot be read: {error}") from error
+    found = checksums(folder)
+    if not isinstance(index, dict) or index != found:
+        known = index if isinstance(index, dict) else {}
+        wrong = sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
+        names = ", ".join(wrong) or _INDEX
+        raise ValueError(f"vectors are damaged or missing: {names}; whoever changed a case runs python -m golden make")
 
 
 def read_file(path: Any) -> tuple[list[dict[str, Any]], dict[str, Array]]:
     """Read the raw cases of one file and the arrays beside it."""
     beside = path.parent / path.name.replace(".json", ".npz")
     arrays = {}
-    if beside.is_file():
-        with beside.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            arrays = {key: held[key] for key in held.files}
-    return json.loads(path.read_text(encoding="utf-8")), arrays
+    try:
+        if beside.is_file():
+            with beside.open("rb") as file, np.load(file, allow_pickle=False) as held:
+                arrays = {key: held[key] for key in held.files}
+        cases = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path.name} or its .npz cannot be read: {error}") from error
+    if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
+        raise ValueError(f"{path.name} must be a list of cases")
+    return cases, arrays
 
 
 @cache
@@ -72,6 +115,7 @@ def read_cases() -> tuple[Case, ...]:
     >>> len({case.id for case in read_cases()}) == len(read_cases())
     True
     """
+    _check(_FOLDER)
     cases = []
     for path in vector_files():
         raw, arrays = read_file(path)
@@ -88,4 +132,5 @@ def _read_case(raw: Mapping[str, Any], arrays: Mapping[str, Array]) -> Case:
         expected=tuple(np.asarray(from_json(value, arrays)) for value in raw["expected"]),
         dtype=tuple(raw["dtype"]), compare=raw["compare"], terms=raw.get("terms", 1), rejects=tuple(raw["rejects"]),
         derive=raw.get("derive"), row=raw.get("row"), choice=raw.get("choice"),
+        writes=tuple(raw.get("writes", ())),
     )  # fmt: skip

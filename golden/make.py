@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from golden.case import read_file
+from golden.case import checksums, read_file
 from golden.derive import DERIVATIONS
 from golden.values import Array, dtype_named, from_json, to_json
 
-__all__ = ["derive", "make_file"]
+__all__ = ["derive", "make_file", "make_index"]
 
 
 def make_file(path: Path, *, write: bool) -> list[str]:
@@ -35,6 +35,16 @@ def make_file(path: Path, *, write: bool) -> list[str]:
         if arrays:
             np.savez_compressed(path.with_suffix(".npz"), **arrays)
     return stale
+
+
+def make_index(folder: Path, *, write: bool) -> list[str]:
+    """Return the name of the index if it is not that of the vectors as they are; write it as it should be."""
+    path, text = folder / "index.json", json.dumps(checksums(folder), indent=1) + "\n"
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return []
+    if write:
+        path.write_text(text, encoding="utf-8")
+    return [path.name]
 
 
 def derive(case: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[Array]:

@@ -22,9 +22,10 @@ def operations_of(against: str) -> Mapping[str, Callable[..., Any]]:
     name, _, attribute = against.partition(":")
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"module {name!r} cannot be imported: {error}") from error
-    if attribute and not hasattr(module, attribute):
+        space = getattr(module, attribute, None) if attribute else module
+        held = space if isinstance(space, Mapping) else {name: getattr(space, name, None) for name in dir(space)}
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises, leaving included
+        raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if space is None:
         raise ValueError(f"module {name!r} has no attribute {attribute!r}")
-    space = getattr(module, attribute) if attribute else module
-    return space if isinstance(space, Mapping) else {name: getattr(space, name) for name in dir(space)}
+    return {name: value for name, value in held.items() if callable(value)}

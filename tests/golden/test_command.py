@@ -1,16 +1,22 @@
 """python -m golden: what it prints, and its exit codes."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import golden.case
 from golden.__main__ import main
+from golden.adapters import operations_of
 from golden.case import read_cases
 from golden.derive import DERIVATIONS
+from golden.verify import verify
 
 
 class Stranger:
@@ -60,7 +66,7 @@ def test_make_of_a_case_that_cannot_be_read_yet(
     (tmp_path / "new.json").write_text(json.dumps([new]), encoding="utf-8")
     monkeypatch.setattr("golden.__main__.vector_files", lambda: [tmp_path / "new.json"])
     monkeypatch.setattr("golden.__main__.read_cases", lambda: pytest.fail("a case is read before it is made"))
-    assert main(["make"]) == 0 and capsys.readouterr().out == "made: relu.new\n"
+    assert main(["make"]) == 0 and capsys.readouterr().out == "made: relu.new\nmade: index.json\n"
     (made,) = json.loads((tmp_path / "new.json").read_text(encoding="utf-8"))
     assert np.array_equal(made["expected"][0]["value"], np.maximum(made["inputs"]["x"]["value"], 0))
 
@@ -78,6 +84,120 @@ def test_senseless_request(arguments: list[str], message: str, capsys: pytest.Ca
     assert main(arguments) == 2
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1
+
+
+MODULES = {
+    "syntax": "def", "fails": "raise RuntimeError('two\\nlines')", "leaves": "raise SystemExit(0)",
+    "leaves_late": "def __getattr__(name): raise SystemExit(0)", "asks": "import no_such_module",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*MODULES, "", ":", "..:x", ".", "no.such:x", "math:", "leaves_late:ops"])
+def test_module_that_cannot_be_judged(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    for module, text in MODULES.items():
+        (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    code = main(["verify", "--against", name])
+    printed = capsys.readouterr()
+    if name in ("math:", "leaves_late"):  # they can be imported, and hold no operation
+        assert code == 1 and "nothing was judged" in printed.out
+    else:
+        assert code == 2 and printed.out == ""
+        assert printed.err.startswith("golden: module ") and printed.err.count("\n") == 1
+
+
+def damage(folder: Path, how: str) -> None:
+    """Damage the vectors in one way."""
+    case, arrays, index = (folder / name for name in ("norm.json", "norm.npz", "index.json"))
+    data = bytearray(arrays.read_bytes())
+    data[len(data) // 2] ^= 1
+    match how:
+        case "open brace" | "no cases" | "no list":
+            case.write_text({"open brace": "{", "no cases": "[]", "no list": "{}"}[how])
+        case "one case less":
+            case.write_text(json.dumps(json.loads(case.read_text())[1:]))
+        case "empty" | "truncated" | "flipped":
+            arrays.write_bytes({"empty": b"", "truncated": data[: len(data) // 2], "flipped": data}[how])
+        case "no arrays" | "no file" | "no index":
+            {"no arrays": arrays, "no file": case, "no index": index}[how].unlink()
+        case "index of nothing" | "index is no object":
+            index.write_text("{}" if how == "index of nothing" else "[]")
+        case "a file more":
+            (folder / "other.json").write_text("[]")
+        case "no folder":
+            shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "open brace", "no cases", "no list", "one case less", "empty", "truncated", "flipped", "no arrays", "no file",
+        "no index", "index of nothing", "index is no object", "a file more", "no folder",
+    ],
+)  # fmt: skip
+def test_no_case_is_lost_without_a_word(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    folder = tmp_path / "vectors"
+    shutil.copytree(Path(golden.case.__file__).parent / "vectors", folder)
+    monkeypatch.setattr("golden.case._FOLDER", folder)
+    monkeypatch.setattr("golden.__main__.read_cases", read_cases.__wrapped__)
+    assert main(["list"]) == 0 and capsys.readouterr().err == ""
+    damage(folder, how)
+    for command in (["list"], ["verify", "--against", "refimpl"], ["conventions"]):
+        assert main(command) == 2
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.startswith("golden: ") and printed.err.count("\n") == 1
+
+
+def test_make_says_what_it_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("golden.__main__.vector_files", lambda: [tmp_path / "norm.json"])
+    for text, arrays in (("{", b""), ("[]", b"PK\x03\x04"), ("{}", b"")):
+        (tmp_path / "norm.json").write_text(text)
+        (tmp_path / "norm.npz").write_bytes(arrays)
+        assert main(["make"]) == 2
+        assert capsys.readouterr().err.startswith("golden: norm.json ")
+
+
+def test_device_that_is_full():
+    done = subprocess.run(
+        f'"{sys.executable}" -m golden list > /dev/full', shell=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr == "golden: the output cannot be used: No space left on device\n"
+
+
+def judged(op: str, operation: Callable) -> set[tuple[str, str]]:
+    """Return status and reason of every case of an operation."""
+    outcomes = verify([case for case in read_cases() if case.op == op], {op: operation})
+    return {(outcome.status, outcome.reason) for outcome in outcomes}
+
+
+def test_stranger_that_writes_into_its_inputs():
+    def scribbling(x: np.ndarray, **more: Any) -> np.ndarray:
+        y = softmax(x, **more)
+        x[...] = 0
+        return y
+
+    softmax = operations_of("refimpl")["softmax"]
+    assert judged("softmax", softmax) == {("pass", "")}
+    assert judged("softmax", scribbling) == {("fail", "the input x is changed in place")}
+    assert judged("softmax", softmax) == {("pass", "")}, "the cases are as they were"
+
+
+def test_stranger_that_answers_nonsense():
+    def leaving(**arguments: Any) -> None:
+        raise SystemExit(0)
+
+    ((status, reason),) = judged("rms_norm", lambda **arguments: [[1.0], [1.0, 2.0]])
+    assert status == "fail" and reason.startswith("the result is no array")
+    assert judged("rms_norm", leaving) == {("error", "SystemExit: 0")}
+    for nonsense in (None, "text", object(), [], {}, [None]):
+        assert {status for status, _ in judged("rms_norm", lambda nonsense=nonsense, **arguments: nonsense)} == {"fail"}
 
 
 def test_reader_that_leaves(tmp_path: Path):
