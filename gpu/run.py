@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu.cli.arguments import parse_arguments
+from gpu.cli.interrupt import Brake, brake
 from gpu.cli.output import Answer, Output, open_output, spare
 from gpu.cli.prompts import read_prompts
 from refimpl.command import guard
@@ -60,7 +61,7 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _answer(options: argparse.Namespace, output: Output) -> int:
+def _answer(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     """Answer the prompts of the flags; whatever happens, what was made is written."""
     from gpu.cli.answering import ask, generate_settings, prepare, say, spell_logprobs
 
@@ -72,7 +73,7 @@ def _answer(options: argparse.Namespace, output: Output) -> int:
         load_s = time.perf_counter() - start
         for number, (answer, prompt) in enumerate(zip(answers, prompts, strict=True), 1):
             prepare(answer, prompt, options, model, f"prompt {number}" if output.many else "the prompt")
-        ask(model, answers, options, output, load_s)
+        ask(model, answers, options, output, load_s, hand)
     except KeyboardInterrupt:
         code = 130
     if code == 0 or options.out is None or any(answer.ids for answer in answers):  # else its file stays as it was
@@ -92,7 +93,7 @@ def _answer(options: argparse.Namespace, output: Output) -> int:
     return code
 
 
-def _run(argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str], hand: Brake) -> int:
     options = parse_arguments(argv)
     if options.stats is None:
         options.stats = sys.stderr is not None and sys.stderr.isatty()
@@ -113,17 +114,20 @@ def _run(argv: Sequence[str]) -> int:
             from gpu.cli.chat import chat
 
             start = time.perf_counter()
-            return chat(_load(options), options, output, start)
-        return _answer(options, output)
+            return chat(_load(options), options, output, start, hand)
+        return _answer(options, output, hand)
 
 
 @host
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, never raise."""
-    return guard("gpu.run", lambda: _run(sys.argv[1:] if argv is None else argv))
+    with brake() as hand:
+        return guard("gpu.run", lambda: _run(sys.argv[1:] if argv is None else argv, hand))
 
 
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.exit(main())
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said; Python's own exit is short
+    sys.exit(code)

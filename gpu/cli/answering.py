@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpu.cli.interrupt import brake
+from gpu.cli.interrupt import Brake
 from gpu.cli.output import Answer, Output
 from gpu.cli.prompts import Prompt, shape_prompt
 from refimpl.contract import UsageError, host
@@ -116,17 +116,19 @@ def spell_logprobs(answer: Answer) -> list[str]:
 
 
 @host
-def ask(model: Any, answers: Sequence[Answer], options: argparse.Namespace, output: Output, load_s: float) -> None:
+def ask(
+    model: Any, answers: Sequence[Answer], options: argparse.Namespace, output: Output, load_s: float, hand: Brake
+) -> None:
     """Run prepared prompts to their ends, writing text as it is made; Ctrl-C leaves what is there and is passed on."""
     settings = generate_settings(options, model)
     announce_compilation()
-    with brake() as hand:
-        for number, token in _tokens(model, answers, settings):
-            hand.armed = True
-            answers[number].take(token, time.perf_counter())
-            if options.logprobs is not None:
-                answers[number].logprobs.append(_likely(token, model.tokenizer, options.logprobs))
-            output.show(token.text)
-            output.finish(answers, load_s)
-            if hand.pulled:
-                raise KeyboardInterrupt
+    for number, token in _tokens(model, answers, settings):
+        hand.armed = True
+        answers[number].take(token, time.perf_counter())
+        if options.logprobs is not None:
+            answers[number].logprobs.append(_likely(token, model.tokenizer, options.logprobs))
+        output.show(token.text)
+        output.finish(answers, load_s)
+        hand.check()
+    hand.armed = False
+    hand.check()

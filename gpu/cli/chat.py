@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu.cli.answering import ask, check_sampling, prepare, say
+from gpu.cli.interrupt import Brake
 from gpu.cli.output import Answer, Output
 from gpu.cli.prompts import check_text
 from gpu.cli.values import FLAGS, SAMPLING
@@ -32,6 +33,7 @@ class Chat:
     model: Any
     options: argparse.Namespace
     load_s: float
+    hand: Brake
     messages: list[dict[str, str]] = field(default_factory=list)
     answer: Answer | None = None
 
@@ -46,7 +48,7 @@ class Chat:
             raise
         output.written = 0
         with contextlib.suppress(KeyboardInterrupt):
-            ask(self.model, [answer], self.options, output, self.load_s)
+            ask(self.model, [answer], self.options, output, self.load_s, self.hand)
         output.finish([answer], self.load_s, all_done=True)
         self.messages.append({"role": "assistant", "content": answer.text})
         self.answer = answer
@@ -111,7 +113,7 @@ def _read_line(asked: bool) -> str:
 
 
 @host
-def chat(model: Any, options: argparse.Namespace, output: Output, start: float) -> int:
+def chat(model: Any, options: argparse.Namespace, output: Output, start: float, hand: Brake) -> int:
     """Talk until the user leaves; return the exit code."""
     if sys.stdin is None:
         raise UsageError("standard input is closed: --chat has nobody to talk to")
@@ -122,9 +124,10 @@ def chat(model: Any, options: argparse.Namespace, output: Output, start: float) 
         with contextlib.suppress(ImportError):
             importlib.import_module("readline")  # input() then edits lines and remembers them
         say("Talk to the model; /help lists the commands, Ctrl-D leaves.")
-    talk, interrupted = Chat(model, options, time.perf_counter() - start), False
+    talk, interrupted = Chat(model, options, time.perf_counter() - start, hand), False
     while True:
         try:
+            hand.release()
             line = _read_line(asked)
             if line.startswith("/"):
                 if not talk.command(line.strip()):

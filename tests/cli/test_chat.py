@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu.cli.chat import Chat
-from gpu.cli.output import Answer
+from gpu.cli.output import Answer, Output
 from gpu.run import main
 
 
@@ -67,6 +67,25 @@ def test_ctrl_c_stops_the_answer_alone(model: str, monkeypatch: Any, capsys: Any
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Answer, "take", pressed)
+    code, out, _ = _talk(monkeypatch, capsys, "one\ntwo\n", "-m", model)
+    assert code == 0 and len(turns) == 2 and out == "".join(turn[-1]["content"] + "\n" for turn in turns)
+
+
+def test_a_key_held_down_stops_the_answer_alone(model: str, monkeypatch: Any, capsys: Any) -> None:
+    turns, take, finish = _messages(monkeypatch), Answer.take, Output.finish
+
+    def pressed(self: Answer, token: Any, now: float) -> None:
+        take(self, token, now)
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+
+    def pressed_again(self: Output, *args: Any, **keywords: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        finish(self, *args, **keywords)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Answer, "take", pressed)
+    monkeypatch.setattr(Output, "finish", pressed_again)
     code, out, _ = _talk(monkeypatch, capsys, "one\ntwo\n", "-m", model)
     assert code == 0 and len(turns) == 2 and out == "".join(turn[-1]["content"] + "\n" for turn in turns)
 

@@ -5,13 +5,18 @@ import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu.cli.output import Answer
+from gpu.cli import stats
+from gpu.cli.interrupt import brake
+from gpu.cli.output import Answer, Output
+from gpu.executor import threads
+from gpu.executor.cpu import CpuExecutor
 from gpu.run import main
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -37,6 +42,67 @@ def test_ctrl_c_leaves_whole_json(model: str, monkeypatch: pytest.MonkeyPatch, c
     answer = json.loads(capsys.readouterr().out)
     assert answer["stop"] == "interrupt" and len(answer["ids"]) == 5 == answer["usage"]["completion_tokens"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _press_in(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """Press Ctrl-C before and after a function does its work; return the list of its calls."""
+    work, calls = getattr(owner, name), list[str]()
+
+    def pressed(*args: Any, **keywords: Any) -> Any:
+        calls.append(name)
+        signal.raise_signal(signal.SIGINT)
+        done = work(*args, **keywords)
+        signal.raise_signal(signal.SIGINT)
+        return done
+
+    monkeypatch.setattr(owner, name, pressed)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Output, "finish"), (Output, "show"), (Output, "_write_json"), (Answer, "record"), (stats, "statistics"),
+        (CpuExecutor, "free"), (CpuExecutor, "step"), (threads, "_dismiss"),
+    ],
+)
+def test_pressed_again_while_it_ends(
+    owner: Any, name: str, model: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, recwarn: Any
+) -> None:
+    calls = _press_in(monkeypatch, owner, name)
+    _press_at(monkeypatch, 5)
+    form = "json" if name in ("record", "_write_json") else "text"
+    assert main(["-m", model, *LONG, "--stats", "--output", form]) == 130
+    out, err = capsys.readouterr()
+    assert calls and out.endswith("\n") and "Traceback" not in err and "ignored" not in err and not recwarn.list
+    assert form == "text" or json.loads(out)["stop"] == "interrupt"
+
+
+def test_a_hang_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.5, 0.9, 2.0, 2.1, 9.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with brake() as hand:
+        hand.armed = True
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+        assert hand.pulled
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.01, 0.03, 0.1])
+def test_a_key_held_down_ends_a_stream_of_text(model: str, start: Start, pause: float) -> None:
+    with start("-m", model, *LONG) as process:
+        assert process.stdout and process.stderr and process.stdout.read(1)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(pause)
+        out, err = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 130 and out.endswith(b"\n")
+    assert [line for line in err.splitlines() if not line.startswith(b"compiling")] == []
 
 
 def test_ctrl_c_while_loading_leaves_whole_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
