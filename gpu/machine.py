@@ -76,11 +76,13 @@ def _name() -> str:
 
 
 def _kept(path: Path) -> Machine | None:
+    """Return what was measured before; None where the file is not there or holds what no machine does."""
     try:
         stored = json.loads(path.read_text())[_name()]
-        return Machine(float(stored["bytes_per_s"]), float(stored["flops_per_s"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        speeds = [float(stored[key]) for key in ("bytes_per_s", "flops_per_s")]
+    except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return None
+    return Machine(*speeds) if all(1e6 < speed < 1e18 for speed in speeds) else None
 
 
 @host
