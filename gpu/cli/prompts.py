@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ __all__ = ["Prompt", "check_text", "read_prompts", "shape_prompt"]
 
 Prompt = str | list[dict[str, str]]
 """Text, or messages such as {"role": "user", "content": "Hello"}."""
+
+_RECORD = ("prompt", "messages")
+_MESSAGE = ("role", "content")
+_ROLES = ("system", "user", "assistant", "tool")
 
 
 @host
@@ -56,20 +61,37 @@ def _read_stdin() -> str:
     return _decode(data, "standard input")
 
 
+def _check_keys(value: dict[str, Any], known: Collection[str], where: str) -> None:
+    unknown = [key for key in value if key not in known]
+    if unknown:
+        raise UsageError(f"{where}: expected no keys but {' and '.join(known)}, got {unknown[0]!r}")
+
+
+def _read_messages(messages: Any, where: str) -> list[dict[str, str]]:
+    if not isinstance(messages, list) or not messages:
+        raise UsageError(f"{where}: expected a list of messages, at least one")
+    for message in messages:
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in _MESSAGE):
+            raise UsageError(f"{where}: a message needs a role and a content, both strings")
+        _check_keys(message, _MESSAGE, where)
+        if message["role"] not in _ROLES:
+            raise UsageError(f"{where}: the role of a message is {', '.join(_ROLES)}, not {message['role']!r}")
+        check_unicode(message["content"], where)
+    return messages
+
+
 def _read_record(value: Any, where: str) -> Prompt:
     """Return the prompt of one JSON line."""
     if isinstance(value, str):
         return check_text(value, where)
-    if isinstance(value, dict) and isinstance(value.get("prompt"), str):
-        return check_text(value["prompt"], where)
-    messages = value.get("messages") if isinstance(value, dict) else None
-    if not isinstance(messages, list) or not messages:
+    if not isinstance(value, dict) or len(value.keys() & set(_RECORD)) != 1:
         raise UsageError(f'{where}: expected a string, {{"prompt": "..."}} or {{"messages": [...]}}')
-    for message in messages:
-        if not isinstance(message, dict) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
-            raise UsageError(f"{where}: a message needs a role and a content, both strings")
-        check_text(message["role"] + message["content"], where)
-    return messages
+    _check_keys(value, _RECORD, where)
+    if "messages" in value:
+        return _read_messages(value["messages"], where)
+    if not isinstance(value["prompt"], str):
+        raise UsageError(f"{where}: a prompt is a string")
+    return check_text(value["prompt"], where)
 
 
 def _read_lines(path: str) -> list[Prompt]:

@@ -50,12 +50,24 @@ def test_lines_of_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     ["{", "1", "null", "[]", "{}", '{"prompt": 1}', '{"messages": []}', '{"messages": [1]}', '""', "[" * 5000,
+     '{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}', '{"prompt": "a", "max_tokens": 5}',
+     '{"prompt": "a", "promt": "b"}', '{"messages": "a"}', '{"messages": [{"role": "robot", "content": "a"}]}',
+     '{"messages": [{"role": "user", "content": "a", "name": "b"}]}', '{"messages": [{"role": "", "content": "a"}]}',
+     '{"messages": [{"role": "user", "content": "\\ud800"}]}', '{"messages": [{"role": ["user"], "content": "a"}]}',
      '{"messages": [{"role": "user"}]}', '{"messages": [{"role": "user", "content": 3}]}', '"\\ud800"'],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('"fine"\n' + line + "\n")
     with pytest.raises(UsageError, match="line 2"):
+        _read("--prompts", str(path))
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "a", "seed": 1}', '{"seed": 1, "messages": []}'])
+def test_an_unknown_key_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(line)
+    with pytest.raises(UsageError, match="line 1: expected no keys but prompt and messages, got 'seed'"):
         _read("--prompts", str(path))
 
 
