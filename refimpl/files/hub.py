@@ -57,8 +57,8 @@ def cache_folder() -> Path:
 def resolve(ref: str | Path, *, offline: bool = False, progress: bool | None = None) -> Path:
     """Return the folder or GGUF file that ``ref`` names, fetched into a cache where it must be.
 
-    ``ref`` is a folder with config.json, a .gguf file, org/name on the Hugging Face hub (extra ``hub``), or
-    ``smollm2``. ``progress`` shows a bar on stderr; None: where stderr is a terminal.
+    ``ref`` is a folder with config.json, a .gguf file (or one that begins as such), org/name on the Hugging Face hub
+    (extra ``hub``), or ``smollm2``. ``progress`` shows a bar on stderr; None: where stderr is a terminal.
 
     Constraints: offline never asks the network.
     Errors: UsageError when ``ref`` names nothing or cannot be fetched; CheckpointError when what came is damaged.
@@ -70,7 +70,7 @@ def resolve(ref: str | Path, *, offline: bool = False, progress: bool | None = N
     """
     name = os.path.expanduser(ref)  # os.path answers False where pathlib raises: an odd or overlong name
     path = Path(name)
-    if name and (os.path.isdir(name) or (path.suffix == ".gguf" and os.path.isfile(name))):
+    if name and (os.path.isdir(name) or _is_gguf(path)):
         return path
     if os.path.exists(name):
         raise UsageError(f"{str(ref)!r} is neither a folder nor a .gguf file: {_ACCEPTED}")
@@ -80,6 +80,15 @@ def resolve(ref: str | Path, *, offline: bool = False, progress: bool | None = N
     if len(parts) == 2 and all(part[:1].isalnum() for part in parts) and path.suffix != ".gguf":
         return _fetch_from_hub(str(ref), offline)
     raise UsageError(f"there is no model {str(ref)!r}: {_ACCEPTED}")
+
+
+def _is_gguf(path: Path) -> bool:
+    """Tell whether a file is GGUF by its name, or by how it begins: stores of other programs name files by digests."""
+    if not os.path.isfile(path) or path.suffix == ".gguf":
+        return os.path.isfile(path)
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+    return False
 
 
 @host

@@ -129,6 +129,9 @@ def test_folders_and_files_are_themselves(tmp_path):
     (tmp_path / "x.gguf").write_bytes(b"GGUF")
     assert resolve(tmp_path) == tmp_path
     assert resolve(str(tmp_path / "x.gguf")) == tmp_path / "x.gguf"
+    for name in ("sha256-0123", "x.GGUF", "x.bin"):  # known by their first bytes
+        (tmp_path / name).write_bytes(b"GGUF")
+        assert resolve(tmp_path / name) == tmp_path / name
 
 
 ODD = ["", "~/nowhere", "~nobody9/x", "a\0b", "x" * 5000]
@@ -144,9 +147,10 @@ def test_what_is_no_model_is_told_what_is(ref, tmp_path, monkeypatch):
 
 
 def test_a_file_of_another_kind(tmp_path):
-    (tmp_path / "x.bin").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"neither a folder nor a \.gguf file"):
-        resolve(tmp_path / "x.bin")
+    for content in (b"", b"GGU", b"ggufGGUF"):
+        (tmp_path / "x.bin").write_bytes(content)
+        with pytest.raises(UsageError, match=r"neither a folder nor a \.gguf file"):
+            resolve(tmp_path / "x.bin")
 
 
 def test_the_hub_needs_its_extra(monkeypatch):
