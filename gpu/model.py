@@ -27,7 +27,8 @@ def load(
     """Load a model from a folder, a GGUF file, org/name of the hub, or smollm2, and make it ready on a device.
 
     ``dtype`` converts the weights (None: as they are stored); ``activations`` float32 or int8; ``context`` is the most
-    tokens of a sequence (None: as many as the model was made for).
+    tokens of a sequence. None: as many as the model was made for, which bounds ``generate``; ``logits``,
+    ``hidden_states`` and ``greedy`` go beyond it where positions are rotary, as the reference does.
     """
     pick(device)
     source = open_model(ref, offline=offline)
@@ -35,7 +36,7 @@ def load(
     if context is not None and not 0 < context <= most:
         raise UsageError(f"a context of {context} tokens: this model takes from 1 to {most}")
     executor = CpuExecutor(
-        source.spec, source.weights, threads=threads, activations=activations, dtype=dtype, context=context or most
+        source.spec, source.weights, threads=threads, activations=activations, dtype=dtype, context=context
     )
     return Model(source, executor, dtype)
 
@@ -86,7 +87,7 @@ class Model:
     def greedy(self, ids: Sequence[int] | Array, n: int) -> list[int]:
         """Continue by the n likeliest tokens, one after the other, whatever they are."""
         prompt, output = check_ids(ids, self.spec).tolist(), list[int]()
-        sequence = self.executor.new_sequence(len(prompt) + n)
+        sequence = self.executor.new_sequence(max(len(prompt), len(prompt) + n - 1))  # the last is not stepped
         try:
             while len(output) < n:
                 (logits,) = self.executor.step([(sequence, output[-1:] or prompt)])

@@ -38,18 +38,18 @@ def block_bytes(spec: ModelSpec) -> int:
 
 @dataclass(eq=False)
 class Sequence:
-    """A request's place in the cache."""
+    """A request's place in a cache."""
 
-    table: Array  # int64: the addresses of its pages
+    owner: "PagedCache"
+    longest: int  # the most tokens it may have
     prompt_length: int = 0  # tokens that scalings by length count from the start, however the prompt is cut
     length: int = 0
     pages: list[int] = field(default_factory=list)
     closed: bool = False
+    table: Array = field(init=False, repr=False)  # int64: the addresses of its pages
 
-    @property
-    def capacity(self) -> int:
-        """Return the most tokens it may have."""
-        return len(self.table) * PAGE
+    def __post_init__(self) -> None:
+        self.table = np.zeros(-(-self.longest // PAGE), np.int64)
 
 
 class PagedCache:
@@ -60,9 +60,12 @@ class PagedCache:
         self.count = blocks * BLOCK
         try:
             self.memory = aligned(blocks * block_bytes(spec)).view(np.float32)
-        except MemoryError:
+        except (MemoryError, OverflowError, ValueError):  # the last two: more than an address can count
             size = blocks * block_bytes(spec) / 1e9
-            raise UsageError(f"a cache for {capacity} tokens needs {size:.1f} GB, which are not there") from None
+            raise UsageError(
+                f"the context is too large for the memory that is there: a cache for {capacity} tokens takes "
+                f"{size:.1f} GB; a smaller context (--ctx-size) needs less"
+            ) from None
         block, place = np.divmod(np.arange(self.count), BLOCK)
         self._addresses = self.memory.ctypes.data + block * block_bytes(spec) + place * 4 * PAGE * value_dim(spec)
         self._free = list(range(self.count))[::-1]
@@ -72,10 +75,16 @@ class PagedCache:
         """Return how many pages nobody holds."""
         return len(self._free)
 
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens it has room for."""
+        return self.count * PAGE
+
     def extend(self, sequence: Sequence, length: int) -> None:
         """Give a sequence the pages that ``length`` tokens need."""
-        if length > sequence.capacity:
-            raise UsageError(f"the context holds {sequence.capacity} tokens, the sequence would have {length}")
+        self._own(sequence)
+        if length > sequence.longest:
+            raise UsageError(f"the sequence holds {sequence.longest} tokens, it would have {length}")
         needed = -(-length // PAGE) - len(sequence.pages)
         if needed > len(self._free):
             raise UsageError(f"the cache has {len(self._free)} of {self.count} pages left, {needed} more are needed")
@@ -86,6 +95,11 @@ class PagedCache:
 
     def release(self, sequence: Sequence) -> None:
         """Take a sequence's pages back."""
+        self._own(sequence)
         self._free.extend(reversed(sequence.pages))
         sequence.pages.clear()
         sequence.closed = True
+
+    def _own(self, sequence: Sequence) -> None:
+        if sequence.owner is not self:
+            raise UsageError("the sequence is another executor's")

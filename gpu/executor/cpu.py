@@ -14,8 +14,7 @@ from collections.abc import Sequence as Row
 import numpy as np
 
 from gpu.executor.cache import PagedCache, Sequence
-from gpu.executor.jit import is_cold
-from gpu.executor.page import PAGE
+from gpu.executor.jit import compile_now, is_cold
 from gpu.executor.plan import Plan, Segment, cut
 from gpu.executor.step import PHASES_PER_LAYER, run_step
 from gpu.executor.threads import Pool
@@ -40,10 +39,19 @@ def first_step_compiles() -> bool:
     return is_cold(run_step)
 
 
+def _reserve(spec: ModelSpec, context: int) -> PagedCache:
+    """Return a cache for several contexts, or for one where the system refuses so much memory."""
+    try:
+        return PagedCache(spec, usual_capacity(spec, context))
+    except UsageError:
+        return PagedCache(spec, context)
+
+
 class CpuExecutor:
     """A model ready to run.
 
-    ``context`` is the most tokens of a sequence, ``capacity`` the most tokens of all sequences together. ``dtype``
+    ``context`` is the most tokens of a sequence; None: as many as the model was made for, but a rotary model takes a
+    longer sequence where one is asked for. ``capacity`` is the most tokens of all sequences together. ``dtype``
     converts the matrices; None keeps them as they are stored. Threads may call it at the same time: their steps take
     turns.
     """
@@ -62,19 +70,24 @@ class CpuExecutor:
             raise UsageError(f"a context of {self.context} tokens; the model has {spec.max_positions} positions")
         int8 = activations == "int8"
         self.weights = Weights(spec, weights, dtype, int8)
-        self.cache = PagedCache(spec, usual_capacity(spec, self.context) if capacity is None else capacity)
+        self.cache = _reserve(spec, self.context) if capacity is None else PagedCache(spec, capacity)
+        fixed = context is not None or spec.rope is None
+        self.longest = self.context if fixed else max(self.context, self.cache.tokens)
         self.threads = threads or _cores()
         self._plan = Plan(spec.num_heads // spec.num_kv_heads, spec.num_kv_heads, self.threads, self.context)
         self._pool = Pool(self.threads, PHASES_PER_LAYER * spec.num_layers + 4, scratch_bytes(spec))
         self._work = Workspace(spec, self.weights, self._plan, self._pool.teams, int8)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a step may be where Python drops a generator that frees its sequence
 
     def new_sequence(self, longest: int | None = None, prompt_length: int = 0) -> Sequence:
         """Begin a sequence of at most ``longest`` tokens, None: the context.
 
         A caller that cuts its prompt in pieces tells ``prompt_length``: scalings of RoPE by length see the whole.
         """
-        return Sequence(np.zeros(-(-(longest or self.context) // PAGE), np.int64), prompt_length)
+        longest = self.context if longest is None else longest
+        if not 1 <= longest <= self.longest:
+            raise UsageError(f"a sequence of {longest} tokens: the context holds from 1 to {self.longest}")
+        return Sequence(self.cache, longest, prompt_length)
 
     def free(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; a second time does nothing."""
@@ -88,15 +101,16 @@ class CpuExecutor:
             (C1) at least one sequence, each once and open, with at least one id.
             (C2) every id is in the vocabulary.
         """
-        known = [(sequence, self._checked(sequence, ids)) for sequence, ids in items]
+        known = [(sequence, self._checked(ids)) for sequence, ids in items]
         require(len({id(sequence) for sequence, _ in known}) == len(known) > 0, "C1", "a step takes a sequence once")
         logits = np.empty((len(known), self.spec.vocab_size), np.float32)
-        for sequence, ids in known:
-            with self._lock:
+        with self._lock:
+            require(not any(sequence.closed for sequence, _ in known), "C1", "a step takes open sequences")
+            for sequence, ids in known:
                 self.cache.extend(sequence, sequence.length + len(ids))
-        for segments in cut(known):
-            first = max(0, next((segment.result for segment in segments if segment.result >= 0), 0))
-            self._run(segments, logits=logits[first:])
+            for segments in cut(known):
+                first = max(0, next((segment.result for segment in segments if segment.result >= 0), 0))
+                self._run(segments, logits=logits[first:])
         return logits
 
     def logits(self, ids: Row[int] | Array) -> Float[Array, "T V"]:
@@ -115,20 +129,21 @@ class CpuExecutor:
         return list(np.concatenate(parts, axis=1))
 
     def close(self) -> None:
-        """End the threads."""
-        self._pool.close()
+        """End the threads; whatever is asked afterwards is refused."""
+        with self._lock:
+            self._pool.close()
 
-    def _checked(self, sequence: Sequence, ids: Row[int] | Array) -> Array:
+    def _checked(self, ids: Row[int] | Array) -> Array:
         array = np.asarray(ids)
-        require(array.ndim == 1 and array.size > 0 and not sequence.closed, "C1", "a step takes open sequences and ids")
+        require(array.ndim == 1 and array.size > 0, "C1", "a step takes a list of ids, one at least")
         inside = array.dtype.kind in "iu" and array.min() >= 0 and array.max() < self.spec.vocab_size
         require(bool(inside), "C2", f"ids are whole numbers in 0..{self.spec.vocab_size - 1}")
         return array
 
     def _whole(self, ids: Row[int] | Array) -> Iterator[list[Segment]]:
         """Yield the steps of a text in a sequence that lives as long."""
-        sequence = self.new_sequence()
-        known = self._checked(sequence, ids)
+        known = self._checked(ids)
+        sequence = self.new_sequence(len(known))
         try:
             with self._lock:
                 self.cache.extend(sequence, len(known))
@@ -143,6 +158,7 @@ class CpuExecutor:
         """Run one step, which writes the wanted rows' logits to ``logits`` and all hidden states to ``states``."""
         plan = self._plan
         with self._lock:
+            compile_now(run_step)
             plan.fill(segments, every_row)
             self._fill_rope(segments)
             self._work.set(

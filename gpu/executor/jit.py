@@ -5,23 +5,27 @@ stored kernel could outlive the code it came from. Here the folder of the store 
 file of this package folder and of the versions of Numba and llvmlite: another source is another folder.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import llvmlite
 import numba
-from numba.core import config
+from numba.core import config, types
+from numba.core.caching import FunctionCache
 
 from refimpl.contract import host
 
-__all__ = ["cache_folder", "inlined", "is_cold", "jit"]
+__all__ = ["cache_folder", "compile_now", "inlined", "is_cold", "jit"]
 
 _DAYS_KEPT = 30
 _LOCK = threading.Lock()
@@ -69,6 +73,22 @@ def cache_folder() -> Path:
     return _FOLDER
 
 
+class _Store(FunctionCache):
+    """Numba's store of a function, in which a damaged file is a missing one and a full disk keeps nothing."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # garbage can fail in as many ways as unpickling can
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
+
+
 @host
 def jit(function: Callable[..., Any]) -> Any:
     """Compile ``function`` with Numba: no global lock held, no fast-math, and kept on disk.
@@ -79,7 +99,9 @@ def jit(function: Callable[..., Any]) -> Any:
     with _LOCK:
         saved, config.CACHE_DIR = config.CACHE_DIR, str(_FOLDER)
         try:
-            return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=False)(function)
+            dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=False)(function)
+            dispatcher._cache = _Store(function)  # as cache=True does with the class that _Store extends
+            return dispatcher
         finally:
             config.CACHE_DIR = saved
 
@@ -88,6 +110,43 @@ def jit(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile ``function`` as a piece of its callers, whose store keeps it."""
     return numba.njit(nogil=True, error_model="numpy", fastmath=False, forceinline=True)(function)
+
+
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Raise a Ctrl-C again that came amid a callback from C, such as LLVM's, where Python has to drop it.
+
+    Nothing can be raised from the hook, but at the next call or return outside it.
+    """
+    usual = sys.unraisablehook
+
+    def hook(dropped: Any) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            sys.setprofile(again)
+        else:
+            usual(dropped)
+
+    def again(frame: FrameType, event: str, value: Any) -> None:
+        if frame.f_code is not hook.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+
+
+@host
+def compile_now(function: Any) -> None:
+    """Have a ``jit`` function of integers ready: loaded from the store, or compiled in the calling thread.
+
+    In the main thread a Ctrl-C ends the compiler; a thread of a team would go on, and the others wait for it.
+    """
+    if not function.overloads:
+        with _interrupts_kept():
+            function.compile((types.int64,) * function.py_func.__code__.co_argcount)
 
 
 @host

@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 
 from gpu.executor.jit import inlined
 
-__all__ = ["CANCEL", "LINE", "TEAM", "pointer", "tasks"]
+__all__ = ["CANCEL", "LINE", "OPEN", "TEAM", "pointer", "tasks"]
 
 TEAM = np.dtype([(name, np.int64) for name in ("worker", "workers", "counters", "phase", "scratch")])
 """A thread's record: its number and the team's size; the addresses of the team's counters, of the thread's own count
@@ -23,6 +23,9 @@ CANCEL, LINE = 1, 8
 """The team's counters are int64, 0 when a region begins, LINE of them to a cache line. First come the arrivals at
 barriers and, if not 0, the wish that no more tasks be begun; then a line for each thread's phase; then one counter
 for each phase."""
+
+OPEN = 1 << 62
+"""So many arrivals let every thread through every barrier, when one of them will not come."""
 
 _SPINS = 300  # about 4 us of waiting before a thread offers its core to others
 _VOID, _I32, _I64 = ir.VoidType(), ir.IntType(32), ir.IntType(64)

@@ -14,17 +14,22 @@ from typing import Any
 import numpy as np
 
 from gpu.executor.memory import aligned
-from gpu.executor.team import CANCEL, LINE, TEAM
+from gpu.executor.team import CANCEL, LINE, OPEN, TEAM
+from refimpl.contract import Array, UsageError
 
 __all__ = ["Pool"]
 
 
-def _serve(jobs: "queue.SimpleQueue[Any]") -> None:
-    """Run jobs until there is a None among them."""
+def _serve(jobs: "queue.SimpleQueue[Any]", counters: Array) -> None:
+    """Run jobs until there is a None among them; a job that fails lets the others through their phases."""
     while (job := jobs.get()) is not None:
         done, function, arguments = job
-        function(*arguments)
-        done.put(None)
+        try:
+            function(*arguments)
+            done.put(None)
+        except BaseException as error:  # whatever it is, the caller gets it
+            counters[CANCEL], counters[0] = 1, OPEN
+            done.put(error)
         del job, done, function, arguments  # a waiting thread keeps no buffer alive
 
 
@@ -61,7 +66,11 @@ class Pool:
         self.teams["phase"] = self._counters.ctypes.data + 8 * LINE * (1 + np.arange(size))
         self.teams["scratch"] = [memory.ctypes.data for memory in self._scratch]
         self._queues: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(size)]
-        threads = [threading.Thread(target=_serve, args=(jobs,), name="cpu", daemon=True) for jobs in self._queues]
+        self._idle = True
+        threads = [
+            threading.Thread(target=_serve, args=(jobs, self._counters), name="cpu", daemon=True)
+            for jobs in self._queues
+        ]
         for thread in threads:
             thread.start()
         self.close = weakref.finalize(self, _dismiss, self._queues, threads)
@@ -69,27 +78,38 @@ class Pool:
     def run(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call ``function(worker, size, *arguments)`` on every thread, and return when all have returned.
 
-        The function is compiled and raises nothing, and the caller lets one region run at a time.
+        The caller lets one region run at a time. What a thread raises is raised here, once all have returned.
         On a Ctrl-C the threads hurry through the phases without their tasks, then the interrupt is raised.
         """
+        if not self.close.alive:
+            raise UsageError("the executor is closed")
+        self._settle()
         self._counters[:] = 0
+        self._idle = False
         try:
-            self._call(function, arguments)
+            errors = self._call(function, arguments)
         except KeyboardInterrupt:
-            self._counters[CANCEL] = 1
             self._settle()
             raise
+        self._idle = True
+        if errors:
+            raise errors[0]
 
-    def _call(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        done: queue.SimpleQueue[None] = queue.SimpleQueue()
+    def _call(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> list[BaseException]:
+        done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         _deal(self._queues, [(done, function, (worker, self.size, *arguments)) for worker in range(self.size)])
-        for _ in self._queues:
-            done.get()
+        return [error for _ in self._queues if (error := done.get()) is not None]
 
     def _settle(self) -> None:
-        """Wait until every thread is idle: a thread takes its jobs in order, so one more job tells."""
-        while True:
+        """Wait until every thread is idle: a thread takes its jobs in order, so one more job tells.
+
+        That takes no longer than the tasks in hand. More interrupts cannot shorten it, since the threads write to
+        memory of the caller's; one that gets past this leaves the wait to the next region.
+        """
+        while not self._idle:
             try:
-                return self._call(_nothing, ())
+                self._counters[CANCEL] = 1
+                self._call(_nothing, ())
+                self._idle = True
             except KeyboardInterrupt:
                 continue

@@ -1,6 +1,7 @@
 """What an executor allocates once: the program that describes the model, buffers of activations, scratch memory."""
 
 import os
+import resource
 from collections.abc import Mapping
 
 import numpy as np
@@ -53,9 +54,10 @@ def memory_bytes(spec: ModelSpec, weights: Mapping[str, Tensor], tokens: int) ->
 
 @host
 def usual_capacity(spec: ModelSpec, context: int) -> int:
-    """Return tokens of eight contexts, or as many as fit in half of the machine's memory, but one context at least."""
+    """Return tokens of eight contexts, or as many as fit in half of the memory, but one context at least."""
     token = block_bytes(spec) // (BLOCK * PAGE)
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    memory, limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), resource.getrlimit(resource.RLIMIT_AS)[0]
+    half = (memory if limit == resource.RLIM_INFINITY else min(memory, limit)) // 2
     return max(context, min(8 * context, half // token))
 
 

@@ -18,9 +18,9 @@ def test_no_page_twice(actions):
     open_now = {}
     for key, length in actions:
         if length == 0:
-            cache.release(open_now.pop(key, Sequence(np.zeros(8, np.int64))))
+            cache.release(open_now.pop(key, Sequence(cache, 128)))
             continue
-        sequence = open_now.setdefault(key, Sequence(np.zeros(8, np.int64)))
+        sequence = open_now.setdefault(key, Sequence(cache, 128))
         needed = -(-length // PAGE) - len(sequence.pages)
         if needed > cache.free_pages:
             with pytest.raises(UsageError, match="pages"):
@@ -35,10 +35,34 @@ def test_no_page_twice(actions):
 
 
 def test_a_sequence_ends_at_its_capacity():
-    cache, sequence = PagedCache(LLAMA, 300), Sequence(np.zeros(2, np.int64))
-    cache.extend(sequence, 32)
-    with pytest.raises(UsageError, match="holds 32 tokens, the sequence would have 33"):
-        cache.extend(sequence, 33)
+    cache = PagedCache(LLAMA, 300)
+    for longest in (1, 15, 16, 17, 32):  # tokens, not pages
+        sequence = Sequence(cache, longest)
+        cache.extend(sequence, longest)
+        with pytest.raises(UsageError, match=f"holds {longest} tokens, it would have {longest + 1}"):
+            cache.extend(sequence, longest + 1)
+
+
+def test_a_cache_that_memory_cannot_hold_names_the_context():
+    for capacity in (10**12, 10**16, 10**24):
+        with pytest.raises(UsageError, match=r"context is too large.*--ctx-size"):
+            PagedCache(LLAMA, capacity)
+
+
+def test_little_memory_still_holds_one_context(monkeypatch):
+    whole = PagedCache(LLAMA, 1024).memory.nbytes
+
+    def aligned(size):
+        if size > whole:
+            raise MemoryError
+        return np.zeros(size, np.uint8)
+
+    monkeypatch.setattr("gpu.executor.cache.aligned", aligned)
+    executor = CpuExecutor(LLAMA, random_tensors(LLAMA), threads=1, context=1024)
+    assert executor.cache.tokens == 1024
+    executor.close()
+    with pytest.raises(UsageError, match="context is too large"):
+        CpuExecutor(LLAMA, random_tensors(LLAMA), threads=1, context=2048)
 
 
 def test_freed_twice_is_freed_once():

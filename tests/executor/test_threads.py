@@ -13,6 +13,7 @@ from gpu.executor.jit import jit
 from gpu.executor.program import words_at
 from gpu.executor.team import TEAM, pointer, tasks
 from gpu.executor.threads import Pool
+from refimpl.contract import UsageError
 from tests.executor.tiny_models import LLAMA, random_tensors
 
 
@@ -75,3 +76,56 @@ def test_an_interrupt_cuts_a_region_short_and_leaves_the_team_ready():
     pool.run(count_tasks, pool.teams.ctypes.data, counts.ctypes.data, 10, 2)
     assert (counts[:10] == 2).all()
     pool.close()
+
+
+def test_more_interrupts_neither_hang_nor_spoil_the_team():
+    pool, counts = Pool(2, 100_000, 64), np.zeros(20, np.int64)
+    pool.run(work, pool.teams.ctypes.data, counts.ctypes.data, 1)
+    for pause in (0.0, 0.0002, 0.002):
+
+        def press(pause=pause):
+            for _ in range(5):
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                time.sleep(pause)
+
+        timer = threading.Timer(0.05, press)
+        timer.start()
+        interrupts = 0
+        while timer.is_alive():  # those that come after the first may end the wait for the timer instead
+            try:
+                pool.run(work, pool.teams.ctypes.data, counts.ctypes.data, 100_000)
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert interrupts > 0
+        counts[:] = 0
+        pool.run(count_tasks, pool.teams.ctypes.data, counts.ctypes.data, 10, 2)
+        assert (counts[:10] == 2).all()
+    pool.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("kind", [MemoryError, RuntimeError, KeyboardInterrupt])
+def test_what_a_thread_raises_reaches_the_caller(size, kind):
+    pool, counts = Pool(size, 9, 64), np.zeros(20, np.int64)
+    pool.run(count_tasks, pool.teams.ctypes.data, counts.ctypes.data, 10, 9)
+
+    def fail_in_the_last(worker, workers, *arguments):
+        if worker == workers - 1:
+            raise kind("of a thread")
+        count_tasks(worker, workers, *arguments)
+
+    for _ in range(20):
+        with pytest.raises(kind, match="of a thread"):
+            pool.run(fail_in_the_last, pool.teams.ctypes.data, counts.ctypes.data, 10, 9)
+        counts[:] = 0
+        pool.run(count_tasks, pool.teams.ctypes.data, counts.ctypes.data, 10, 2)
+        assert (counts[:10] == 2).all()
+    pool.close()
+
+
+def test_a_closed_pool_refuses():
+    pool, counts = Pool(2, 9, 64), np.zeros(20, np.int64)
+    for _ in range(2):
+        pool.close()
+    with pytest.raises(UsageError, match="closed"):
+        pool.run(count_tasks, pool.teams.ctypes.data, counts.ctypes.data, 10, 9)
