@@ -1,6 +1,6 @@
 """A model on a device. Its face is that of ``refimpl.model.Model``; what computes is an executor."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from gpu.device import pick
 from gpu.executor.cpu import CpuExecutor
 from gpu.executor.page import PAGE
 from gpu.explain import Stored, stored
-from refimpl.contract import Array, Float, UsageError, host
+from refimpl.contract import Array, Float, UsageError, host, whole
 from refimpl.files.tokenizer import Tokenizer
 from refimpl.llm.generate import Reply, Token
 from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
@@ -31,6 +31,9 @@ def load(
     ``hidden_states`` and ``greedy`` go beyond it where positions are rotary, as the reference does.
     """
     pick(device)
+    for name, value in (("threads", threads), ("context", context)):
+        if value is not None:
+            whole(name, value)
     source = open_model(ref, offline=offline)
     most = source.spec.max_positions
     if context is not None and not 0 < context <= most:
@@ -103,7 +106,7 @@ class Model:
         return (token for _, token in self.generate_batch([prompt], system=system, raw=raw, **settings))
 
     def generate_batch(
-        self, prompts: Sequence[Prompt], *, system: str | None = None, raw: bool = False, chain: Chain | None = None,
+        self, prompts: Iterable[Prompt], *, system: str | None = None, raw: bool = False, chain: Chain | None = None,
         max_tokens: int | None = None, stop: Sequence[str] = (), ignore_eos: bool = False, seed: int = 0,
         logprobs: int = 0, **sampling: Any,
     ) -> Iterator[tuple[int, Token]]:  # fmt: skip
@@ -113,6 +116,8 @@ class Model:
         message where there is a chat template, unless ``raw``. ``sampling`` takes the keywords of ``sampling_chain``
         (temperature, top_k ...), ``chain`` any other order of steps.
         """
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+            raise UsageError(f"prompts are a list, got {prompts!r}")
         replies = [
             Reply(
                 check_ids(self.prompt_ids(prompt, system=system, raw=raw), self.spec).tolist(),

@@ -19,6 +19,7 @@ Dimension key: one letter, one meaning, in prose and in signatures. A name may e
 The executor alone has R sequences in a step, each with M blocks of the cache. Other axes are words: ``row_bytes``.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -28,7 +29,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 __all__ = [
     "Array", "Bool", "Float", "Int", "UInt8",
     "ContractError", "CheckpointError", "UsageError",
-    "composed", "host", "kernel", "op", "require", "widen",
+    "composed", "host", "kernel", "op", "require", "whole", "widen",
 ]
 
 Array: TypeAlias = Any
@@ -60,6 +61,22 @@ def require(condition: bool, label: str, message: str) -> None:
     """
     if not condition:
         raise ContractError(f"{label}: {message}")
+
+
+def whole(name: str, value: Any) -> int:
+    """Return a setting that is a whole number.
+
+    >>> whole("top_k", 40)
+    40
+    >>> whole("top_k", 1.5)
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.UsageError: top_k is a whole number, got 1.5
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} is a whole number, got {value!r}") from None
 
 
 def widen(x: Array) -> Array:

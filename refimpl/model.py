@@ -1,6 +1,6 @@
 """A model, opened and run plainly: NumPy arrays, one sequence, every operation as it is written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from refimpl import operations
-from refimpl.contract import Array, Float, Int, UsageError, host, require
+from refimpl.contract import Array, Float, Int, UsageError, host, require, whole
 from refimpl.files.chat import chat_ids
 from refimpl.files.checkpoint import read_folder
 from refimpl.files.gguf import read_gguf
@@ -89,6 +89,8 @@ def prompt_ids(
     Messages go through the chat template. Text stays as it is, behind the first token that its model expects;
     unless ``raw`` it is a user's message, if there is a template.
     """
+    if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+        raise UsageError(f"a prompt is text, ids or messages, got {prompt!r}")
     templated = tokenizer is not None and tokenizer.chat_template is not None
     if isinstance(prompt, str) and templated and not raw:
         first = [] if system is None else [{"role": "system", "content": system}]
@@ -160,7 +162,7 @@ class Model:
         ``sampling_chain`` (temperature, top_k ...), ``chain`` any other order of steps.
         """
         ids = self.prompt_ids(prompt, system=system, raw=raw)
-        room = self.context if max_tokens is None else min(self.context, len(ids) + max_tokens)
+        room = self.context if max_tokens is None else min(self.context, len(ids) + whole("max_tokens", max_tokens))
         return generate(
             self.sequence(room), check_ids(ids, self.spec).tolist(), context=self.context, max_tokens=max_tokens,
             chain=settings_chain(chain, sampling), stop=stop, seed=seed, logprobs=logprobs,

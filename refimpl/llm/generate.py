@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from refimpl.basics.activation import log_softmax
-from refimpl.contract import Array, UsageError, host, widen
+from refimpl.contract import Array, UsageError, host, whole, widen
 from refimpl.llm.rng import uniform
 from refimpl.llm.sampler import Chain, sample
 
@@ -112,6 +112,10 @@ class Reply:
     stream: TextStream = field(init=False)
 
     def __post_init__(self) -> None:
+        limit = () if self.max_tokens is None else ("max_tokens",)
+        for name in ("context", "seed", "request", "logprobs", *limit):
+            setattr(self, name, whole(name, getattr(self, name)))
+        _ask(not isinstance(self.stop, str), f"stop is a list of strings, got {self.stop!r}")
         length, room = len(self.prompt), self.context - len(self.prompt)
         _ask(length > 0, "the prompt holds no token")
         _ask(room > 0, f"a context of {self.context} tokens has no room for a token after a prompt of {length}")

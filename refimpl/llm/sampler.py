@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from refimpl.basics.activation import softmax
-from refimpl.contract import Array, Float, UsageError, host, op, require, widen
+from refimpl.contract import Array, Float, UsageError, host, op, require, whole, widen
 from refimpl.llm import cuts, penalties
 
 __all__ = ["Chain", "apply_chain", "draw", "sample", "sampling_chain", "settings_chain"]
@@ -65,6 +65,7 @@ def sampling_chain(
     >>> sampling_chain(top_p=0.95)
     (('greedy', None),)
     """
+    top_k = whole("top_k", top_k)
     steps: list[tuple[str, Any, Any]] = [  # name, value, the value that turns the step off
         ("logit_bias", tuple(sorted((logit_bias or {}).items())), ()),
         ("repetition_penalty", repetition_penalty, 1),
