@@ -6,18 +6,20 @@ stands behind the steps.
 """
 
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any
 
+import regex
 from jinja2 import Environment, Template, nodes
 from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.visitor import NodeTransformer
 
 from refimpl.contract import UsageError, host
@@ -25,7 +27,10 @@ from refimpl.contract import UsageError, host
 __all__ = ["render_template"]
 
 _STEPS, _STEPS_PER_CHARACTER, _CALL, _SECONDS = 200_000, 200, 20, 10
-_WIDENING = ("center", "indent", "slice", "batch")  # filters whose integers are sizes of what they make
+_GLOBALS = ("range", "dict", "namespace")  # what templates use of all that jinja2 adds
+_WIDENING = ("center", "indent", "slice", "batch", "tojson")  # filters whose integers are sizes of what they make
+_MULTIPLYING = ("join", "expandtabs", "indent", "wordwrap", "urlize", "translate")  # each operand once for another
+_WIDTH = regex.compile(r"\d+(?=[.a-zA-Z])")  # in a printf format
 
 
 class _Generation(Extension):
@@ -86,6 +91,38 @@ def _weight(value: Any, most: int) -> int:
     return weight
 
 
+def _growth(name: str, values: Sequence[Any], most: int) -> int:
+    """Bound what an operation makes of texts that it widens or repeats."""
+    match name, values:
+        case "replace", (str(text), str(old), str(new), *_):
+            return text.count(old) * len(new)
+        case "%" | "format", (str(text), *given):
+            stars = (abs(value) for value in given if isinstance(value, int)) if "*" in text else ()
+            return sum(map(int, _WIDTH.findall(text))) + sum(stars) + text.count("%") * _weight(given, most)
+        case _ if name in _MULTIPLYING:
+            return math.prod(1 + (abs(v) if isinstance(v, int) else _weight(v, most)) for v in values)
+    return 0
+
+
+def _listed(name: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give ``join`` a list to count instead of an iterator."""
+    return tuple(list(v) if isinstance(v, Iterator) else v for v in values) if name == "join" else values
+
+
+class _Formatter(SandboxedFormatter):
+    """str.format, whose widths and results cost steps."""
+
+    def __init__(self, sandbox: "_Sandbox") -> None:
+        super().__init__(sandbox)
+        self.spend = sandbox.spend
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        self.spend(sum(map(int, regex.findall(r"\d+", format_spec))))
+        text = str(super().format_field(value, format_spec))
+        self.spend(len(text))
+        return text
+
+
 class _Sandbox(ImmutableSandboxedEnvironment):
     """jinja2's sandbox with a budget of steps."""
 
@@ -97,11 +134,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             optimized=False,  # constants too are made at run time, on the budget
             extensions=[loopcontrols, _Generation],
-            finalize=self.spend_on,
+            finalize=self._weighed,
         )
         self.steps = steps
         self.deadline = time.monotonic() + _SECONDS
-        self.filters |= {"tojson": _tojson, "counted": lambda value: value}
+        self.globals = {name: self.globals[name] for name in _GLOBALS}
+        self.filters |= {"tojson": self._tojson, "counted": lambda value: value}
         self.filters = {name: self._counting(name, function) for name, function in self.filters.items()}
         self.filters["weighed"] = self._weighed
         self.tests = {name: self._counting(name, function) for name, function in self.tests.items()}
@@ -122,18 +160,22 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _counting(self, name: str, function: Any) -> Callable[..., Any]:
         @wraps(function)
         def counting(*args: Any, **kwargs: Any) -> Any:
+            args = _listed(name, args)
             values = (*args, *kwargs.values())
             sizes = (abs(value) for value in values if isinstance(value, int)) if name in _WIDENING else ()
-            self.spend(sum(map(_size, values)) + sum(sizes))
+            self.spend(sum(map(_size, values)) + sum(sizes) + _growth(name, values, self.steps))
             return self.spend_on(function(*args, **kwargs))
 
         return counting
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call from a template; the integers given to a method of a string are sizes of what it makes."""
+        owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        args = _listed(name, args)
         values = (*args, *kwargs.values())
         sizes = () if isinstance(function, Macro) else (abs(value) for value in values if isinstance(value, int))
-        self.spend(_CALL + _size(getattr(function, "__self__", None)) + sum(sizes))
+        growth = _growth(name, (owner, *values), self.steps) if isinstance(owner, str) else 0
+        self.spend(_CALL + _size(owner) + sum(sizes) + growth)
         return self.spend_on(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -142,12 +184,31 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         elif operator == "*":
             for count, value in ((left, right), (right, left)):
                 self.spend(abs(count) * _size(value) if isinstance(count, int) else 0)
+        elif operator == "%":
+            self.spend(_growth("%", (left, *(right if isinstance(right, tuple) else (right,))), self.steps))
         return self.spend_on(super().call_binop(context, operator, left, right))
 
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        if super().wrap_str_format(value) is None:
+            return None
+        text, formatter = value.__self__, _Formatter(self)
+        if value.__name__ == "format_map":
+            return lambda fields: formatter.vformat(text, (), fields)
+        return lambda *args, **kwargs: formatter.vformat(text, args, kwargs)
 
-def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
-    """Write JSON without HTML escapes, as templates expect it."""
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+    def _tojson(
+        self, value: Any, indent: int | str | None = None, *, ensure_ascii: bool = False,
+        separators: tuple[str, str] | None = None, sort_keys: bool = False,
+    ) -> str:  # fmt: skip
+        """Write JSON without HTML escapes, as templates expect it."""
+        encoder = json.JSONEncoder(
+            indent=indent, ensure_ascii=ensure_ascii, separators=separators, sort_keys=sort_keys
+        )  # fmt: skip
+        pieces = []
+        for piece in encoder.iterencode(value):
+            self.spend(len(piece))
+            pieces.append(piece)
+        return "".join(pieces)
 
 
 def _raise_exception(message: str) -> None:
