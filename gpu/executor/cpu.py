@@ -86,7 +86,8 @@ class CpuExecutor:
         """
         longest = self.context if longest is None else longest
         if not 1 <= longest <= self.longest:
-            raise UsageError(f"a sequence of {longest} tokens: the context holds from 1 to {self.longest}")
+            holder = "context" if self.longest == self.context else "cache"
+            raise UsageError(f"a sequence of {longest} tokens: the {holder} holds from 1 to {self.longest}")
         return Sequence(self.cache, longest, prompt_length)
 
     def free(self, sequence: Sequence) -> None:

@@ -71,8 +71,12 @@ class Pool:
             threading.Thread(target=_serve, args=(jobs, self._counters), name="cpu", daemon=True)
             for jobs in self._queues
         ]
-        for thread in threads:
-            thread.start()
+        try:
+            for thread in threads:
+                thread.start()
+        except RuntimeError:
+            _deal(self._queues, [None] * size)
+            raise UsageError(f"the system does not give {size} threads; ask for fewer (--threads)") from None
         self.close = weakref.finalize(self, _dismiss, self._queues, threads)
 
     def run(self, function: Callable[..., None], *arguments: Any) -> None:

@@ -129,3 +129,20 @@ def test_a_closed_pool_refuses():
         pool.close()
     with pytest.raises(UsageError, match="closed"):
         pool.run(count_tasks, pool.teams.ctypes.data, counts.ctypes.data, 10, 9)
+
+
+def test_too_few_threads_leave_none_behind(monkeypatch):
+    before, start, started = set(threading.enumerate()), threading.Thread.start, []
+
+    def scarce(thread):
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    with pytest.raises(UsageError, match="does not give 4 threads"):
+        Pool(4, 9, 64)
+    for thread in started:
+        thread.join(10)
+    assert len(started) == 2 and set(threading.enumerate()) <= before
