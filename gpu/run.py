@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu.cli.arguments import parse_arguments
-from gpu.cli.interrupt import Brake, brake
 from gpu.cli.output import Answer, Output, open_output, spare
 from gpu.cli.prompts import read_prompts
-from refimpl.command import guard
+from refimpl.command import guard, run_program
 from refimpl.contract import host
+from refimpl.interrupt import Brake
 
 __all__ = ["main"]
 
@@ -121,13 +121,8 @@ def _run(argv: Sequence[str], hand: Brake) -> int:
 @host
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, never raise."""
-    with brake() as hand:
-        return guard("gpu.run", lambda: _run(sys.argv[1:] if argv is None else argv, hand))
+    return guard("gpu.run", lambda hand: _run(sys.argv[1:] if argv is None else argv, hand))
 
 
 if __name__ == "__main__":
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    code = main()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said; Python's own exit is short
-    sys.exit(code)
+    run_program(main)

@@ -5,13 +5,10 @@ a module imports only modules that stand above it. ``HOUR`` is the path for one 
 model. The rest is files, and what can be wrong with them.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from refimpl.contract import host
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from refimpl.model import Model
+    from refimpl.model import load
 
 __all__ = ["CONTENTS", "HOUR", "__version__", "load"]
 
@@ -56,6 +53,7 @@ CONTENTS = (
     ("files.hub", "where a model is found: folder, file, hub, the default model"),
     ("operations", "the operations that a decoder is composed of, in one namespace"),
     ("model", "open and load a model"),
+    ("interrupt", "Ctrl-C while a model answers"),
     ("command", "what the commands share: flags, and how a run ends"),
     ("run", "python -m refimpl.run: plain generation"),
 )
@@ -69,9 +67,10 @@ HOUR = (
 """The modules of the hour, in reading order."""
 
 
-@host
-def load(ref: str | Path, *, dtype: str = "float32", offline: bool = False) -> "Model":
-    """Load a model from a folder, a GGUF file, org/name of the hub, or smollm2; see ``refimpl.model.Model``."""
-    from refimpl.model import load as load_model  # a reader of one operation need not wait for tokenizers
+def __getattr__(name: str) -> Any:
+    """Import tokenizers and templates when a model is wanted, not before."""
+    if name != "load":
+        raise AttributeError(f"module 'refimpl' has no attribute {name!r}")
+    from refimpl.model import load
 
-    return load_model(ref, dtype=dtype, offline=offline)
+    return load

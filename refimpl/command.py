@@ -4,13 +4,15 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import IO, Any, NoReturn
 
 from refimpl.contract import CheckpointError, ContractError, UsageError, host
+from refimpl.interrupt import Brake, brake
 
-__all__ = ["Parser", "check_unicode", "guard"]
+__all__ = ["Parser", "check_unicode", "guard", "run_program"]
 
 _NO_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)=--|(-[hi]*[A-Za-z])--")  # -h and -i take none, others may follow them
 
@@ -90,12 +92,17 @@ def _flushed(work: Callable[[], int]) -> int:
 
 
 @host
-def guard(name: str, work: Callable[[], int]) -> int:
+def guard(name: str, work: Callable[[Brake], int]) -> int:
     """Do the work of a command and return its exit code; what goes wrong is one line on standard error.
 
-    >>> guard("example", lambda: 0)
+    >>> guard("example", lambda hand: 0)
     0
     """
+    with brake() as hand:
+        return _guard(name, lambda: work(hand))
+
+
+def _guard(name: str, work: Callable[[], int]) -> int:
     try:
         return _flushed(work)
     except KeyboardInterrupt:
@@ -111,6 +118,18 @@ def guard(name: str, work: Callable[[], int]) -> int:
     except MemoryError:
         return _fail(name, "there is not enough memory for this model and this context")
     except Exception as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # it broke off what this error stumbled over
+            return 130
         if sys.flags.dev_mode:  # python -X dev shows where
             raise
         return _fail(name, f"this is a fault of the program: {type(error).__name__}: {error}")
+
+
+@host
+def run_program(main: Callable[[], int]) -> NoReturn:
+    """Run a command as this process, to the process's end."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, Brake())
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said; Python's own exit is short
+    sys.exit(code)

@@ -3,6 +3,12 @@
 Text goes to standard output as it is made. Exit codes: 0, done; 2, it cannot be done as asked; 130, Ctrl-C.
 """
 
+import os
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))  # nothing runs yet that could end in order
+
 import argparse
 import io
 import json
@@ -12,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from refimpl.command import Parser, check_unicode, guard
+from refimpl.command import Parser, check_unicode, guard, run_program
 from refimpl.contract import UsageError, host
+from refimpl.interrupt import Brake
 
 __all__ = ["Run", "main"]
 
@@ -105,7 +112,7 @@ class Run:
         }  # fmt: skip
 
 
-def _generate(options: argparse.Namespace, run: Run) -> None:
+def _generate(options: argparse.Namespace, run: Run, hand: Brake) -> None:
     """Load the model and let it answer; the run holds what there is, whenever this ends."""
     from refimpl.model import load  # tokenizers and templates: a slip in the flags need not wait for them
 
@@ -120,6 +127,7 @@ def _generate(options: argparse.Namespace, run: Run) -> None:
     )  # fmt: skip
     first = None
     for token in tokens:
+        hand.armed = True
         now = time.perf_counter()
         first = first or now
         run.ids.append(token.id)
@@ -128,16 +136,19 @@ def _generate(options: argparse.Namespace, run: Run) -> None:
         run.timings |= {"ttft_s": first - asked, "prompt_s": first - asked, "decode_s": now - first}
         if options.output == "text":
             print(token.text, end="", flush=True)
+        hand.check()
+    hand.armed = False
+    hand.check()
 
 
-def _answer(argv: Sequence[str]) -> int:
+def _answer(argv: Sequence[str], hand: Brake) -> int:
     options, run, code = _parse(argv), Run(), 0
     if sys.stdout is None:
         raise UsageError("standard output is closed")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     try:
-        _generate(options, run)
+        _generate(options, run, hand)
     except KeyboardInterrupt:
         code = 130
     print(json.dumps(run.record()) if options.output == "json" else "", flush=True)
@@ -147,8 +158,8 @@ def _answer(argv: Sequence[str]) -> int:
 @host
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, never raise."""
-    return guard("refimpl.run", lambda: _answer(sys.argv[1:] if argv is None else argv))
+    return guard("refimpl.run", lambda hand: _answer(sys.argv[1:] if argv is None else argv, hand))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpu.cli.interrupt import Brake
 from gpu.cli.output import Answer, Output
 from gpu.cli.prompts import Prompt, shape_prompt
 from refimpl.contract import UsageError, host
+from refimpl.interrupt import Brake
 
 __all__ = [
     "announce_compilation", "ask", "check_sampling", "generate_settings", "load_model", "prepare", "say",

@@ -2,10 +2,13 @@
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,8 +79,8 @@ def test_any_config_is_one_line(name: str, text: str, model: str, tmp_path: Path
     _one_line(capsys, name)
 
 
-def _raise(error: BaseException) -> Callable[[], int]:
-    def work() -> int:
+def _raise(error: BaseException) -> Callable[[Any], int]:
+    def work(hand: Any) -> int:
         raise error
 
     return work
@@ -100,6 +103,40 @@ def test_whatever_fails_is_one_line(error: BaseException, words: str, capsys: Ca
 def test_what_is_no_error_says_nothing(capsys: Capture) -> None:
     codes = [guard("name", _raise(e)) for e in (KeyboardInterrupt(), BrokenPipeError(), SystemExit(0))]
     assert codes == [130, 2, 0] and capsys.readouterr() == ("", "")
+
+
+def test_what_ctrl_c_breaks_is_no_fault(capsys: Capture) -> None:
+    def work(hand: Any) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            raise AttributeError("it was never set")
+
+    assert guard("name", work) == 130 and capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ctrl_c_while_python_imports_is_no_traceback(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "numpy.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    argv = [sys.executable, "-m", name, "hello"]
+    done = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.1])
+def test_a_key_held_down_ends_a_stream_of_text(name: str, pause: float, model: str) -> None:
+    argv = [sys.executable, "-m", name, "hello", "-m", model, "-n", "60000", "--ignore-eos"]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(argv, cwd=Path(__file__).parents[2], **pipes) as process:
+        assert process.stdout and process.stderr and process.stdout.read(1)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(pause)
+        out, err = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 130 and out.endswith(b"\n")
+    assert [line for line in err.splitlines() if not line.startswith(b"compiling")] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -92,6 +92,7 @@ def test_stop_string_ends_the_text(model: str, capsys: pytest.CaptureFixture[str
         ("from 0 to 1", ["a", "--top-p", "1.5"]),
         ("unrecognized", ["a", "--top-q", "1"]),
         ("no model", ["a", "-m", "nowhere.gguf"]),
+        ("--model: expected text, got an empty string", ["a", "-m", ""]),
         ("stop string", ["a", "--stop", ""]),
         ("no room", ["the" * 70000]),
     ],

@@ -49,10 +49,14 @@ class Brake:
 @host
 @contextlib.contextmanager
 def brake() -> Iterator[Brake]:
-    """Hand Ctrl-C to a Brake while the context lasts; where signals are not ours it stays idle."""
+    """Hand Ctrl-C to a Brake while the context lasts, or longer if it had one; elsewhere signals are not ours."""
+    before = signal.getsignal(signal.SIGINT)
+    if isinstance(before, Brake):
+        yield before
+        return
     handler = Brake()
     try:
-        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        if before is not signal.default_int_handler:
             raise ValueError("Ctrl-C is ignored, as in a background job, or another program's")
         signal.signal(signal.SIGINT, handler)
     except ValueError:  # also: not the main thread
