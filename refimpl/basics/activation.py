@@ -24,13 +24,13 @@ def softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Numerics: the largest exponent is 0, so nothing overflows; -inf gives exactly 0. A slice that holds NaN or
         +inf, or nothing but -inf, has no softmax and gives NaN.
     Constraints:
-        (C1) the axis is not empty.
+        (C1) x has the axis, and it is not empty.
     Source: Blanchard, Higham, Higham, Accurately computing the log-sum-exp and softmax functions, 2021.
 
     >>> softmax(np.array([1000.0, 1000.0, -np.inf]))
     array([0.5, 0.5, 0. ])
     """
-    require(x.shape[axis] > 0, "C1", f"softmax over the empty axis {axis} of shape {x.shape}")
+    _check_axis(x, axis)
     wide = widen(x)
     with np.errstate(invalid="ignore"):  # inf - inf is the NaN that Numerics promises
         weights = np.exp(wide - wide.max(axis, keepdims=True))
@@ -45,13 +45,13 @@ def logsumexp(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Cost: about 3 flop and one exp an element, one read: bound by memory.
     Numerics: as softmax; m is 0 where the largest value is infinite, so all -inf gives -inf and one +inf gives +inf.
     Constraints:
-        (C1) the axis is not empty.
+        (C1) x has the axis, and it is not empty.
     Source: Blanchard, Higham, Higham, 2021.
 
     >>> float(logsumexp(np.array([1000.0, 1000.0]))) == 1000.0 + math.log(2.0)
     True
     """
-    require(x.shape[axis] > 0, "C1", f"logsumexp over the empty axis {axis} of shape {x.shape}")
+    _check_axis(x, axis)
     wide = widen(x)
     largest = wide.max(axis, keepdims=True)
     shift = np.where(np.isinf(largest), 0, largest)
@@ -68,13 +68,13 @@ def log_softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Cost: about 4 flop and one exp an element: bound by memory.
     Numerics: finite wherever x is finite, although softmax may be 0 there. NaN where softmax has NaN.
     Constraints:
-        (C1) the axis is not empty.
+        (C1) x has the axis, and it is not empty.
     Source: Blanchard, Higham, Higham, 2021.
 
     >>> log_softmax(np.array([0.0, -1000.0]))
     array([    0., -1000.])
     """
-    require(x.shape[axis] > 0, "C1", f"log_softmax over the empty axis {axis} of shape {x.shape}")
+    _check_axis(x, axis)
     wide = widen(x)
     with np.errstate(invalid="ignore"):
         shifted = wide - wide.max(axis, keepdims=True)
@@ -198,6 +198,11 @@ def geglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, ".
     """
     require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
     return (gelu_tanh(widen(gate)) * widen(up)).astype(gate.dtype, copy=False)
+
+
+def _check_axis(x: Array, axis: int) -> None:
+    there = -x.ndim <= axis < x.ndim and x.shape[axis] > 0
+    require(there, "C1", f"axis {axis} of shape {x.shape} is empty or is not there")
 
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])  # NumPy has none

@@ -15,7 +15,7 @@ def linear(x: Float[Array, "T D"], w: Float[Array, "O D"], b: Float[Array, " O"]
     Numerics: products and sums in float32, or float64 if either input is; one cast to the dtype of x at the end.
         The order of the sum is the BLAS library's and may change with T.
     Constraints:
-        (C1) x and w agree on D.
+        (C1) x and w are matrices that agree on D.
         (C2) b holds one value for each row of w.
     Source: PyTorch ``torch.nn.functional.linear``, which stores w as [out, in] too.
 
@@ -23,7 +23,8 @@ def linear(x: Float[Array, "T D"], w: Float[Array, "O D"], b: Float[Array, " O"]
     >>> linear(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [0.0, 1.0], [1.0, 0.0]]), np.array([0.0, 0.5, 0.0]))
     array([[11. ,  2.5,  1. ]])
     """
-    require(x.shape[-1] == w.shape[-1], "C1", f"x has width {x.shape[-1]}, w expects {w.shape[-1]}")
+    fits = x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1]
+    require(fits, "C1", f"x and w are matrices of one width, got shapes {x.shape} and {w.shape}")
     require(b is None or b.shape == w.shape[:1], "C2", f"b has shape {b is not None and b.shape}, not {w.shape[:1]}")
     y = widen(x) @ widen(w).T  # the transpose is a view: BLAS reads w where it lies
     if b is not None:

@@ -16,7 +16,8 @@ def layer_norm(
     Math: y = (x - mean) / sqrt(mean((x - mean)^2) + eps) gain + bias, means over D.
     Cost: about 8 flop an element, one read and one write: bound by memory.
     Numerics: centred twice, since a large common offset leaves the rounding of its mean behind, and the variance taken
-        of the centred values, so that nothing cancels; one cast at the end.
+        of the centred values, so that nothing cancels; one cast at the end. Squares overflow from |x| = 1.8e19 on in
+        float32, and the row becomes 0 or NaN: such activations mark a broken model.
     Constraints:
         (C1) gain, and bias if given, hold D values.
         (C2) eps is not negative.
@@ -28,9 +29,10 @@ def layer_norm(
     _check(x, gain, eps)
     require(bias is None or bias.shape == gain.shape, "C1", f"bias does not have the shape {gain.shape} of gain")
     wide = widen(x)
-    centred = wide - wide.mean(-1, keepdims=True)
-    centred = centred - centred.mean(-1, keepdims=True)  # the rounding of a large mean
-    variance = (centred * centred).mean(-1, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        centred = wide - wide.mean(-1, keepdims=True)
+        centred = centred - centred.mean(-1, keepdims=True)  # the rounding of a large mean
+        variance = (centred * centred).mean(-1, keepdims=True)
     y = centred / np.sqrt(variance + eps) * widen(gain)
     if bias is not None:
         y = y + widen(bias)
@@ -46,6 +48,7 @@ def rms_norm(
     Math: y = x / sqrt(mean(x^2) + eps) (gain_offset + gain), the mean over D.
     Cost: about 5 flop an element, one read and one write: bound by memory.
     Numerics: squares, mean and gain in float32 or wider, one cast at the end: float16 300 gives 1, not 0.
+        Squares overflow from |x| = 1.8e19 on in float32, and the row becomes 0.
         gain_offset=1 is the form of Gemma, which stores its gain as the distance from 1.
     Constraints:
         (C1) gain holds D values.
@@ -57,10 +60,12 @@ def rms_norm(
     """
     _check(x, gain, eps)
     wide = widen(x)
-    mean_square = (wide * wide).mean(-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        mean_square = (wide * wide).mean(-1, keepdims=True)
     return (wide / np.sqrt(mean_square + eps) * (gain_offset + widen(gain))).astype(x.dtype, copy=False)
 
 
 def _check(x: Array, gain: Array, eps: float) -> None:
-    require(gain.shape == x.shape[-1:], "C1", f"gain has shape {gain.shape}, x has width {x.shape[-1]}")
+    fits = gain.ndim == 1 and gain.shape == x.shape[-1:]
+    require(fits, "C1", f"gain has shape {gain.shape}, x has shape {x.shape}")
     require(eps >= 0, "C2", f"eps is {eps}, not 0 or more")

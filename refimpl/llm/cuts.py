@@ -10,6 +10,7 @@ __all__ = ["greedy", "min_p", "temperature", "top_k", "top_p"]
 
 def _widened(logits: Array) -> Array:
     wide = widen(logits)
+    require(wide.ndim == 1, "C2", f"logits are one row, got shape {wide.shape}")
     best = wide.max(initial=-np.inf)
     require(not np.isnan(best), "C1", "a logit is NaN")
     require(bool(np.isfinite(best)), "C2", f"a token is left to choose, and the largest logit is finite, got {best}")
@@ -38,7 +39,7 @@ def greedy(logits: Float[Array, " V"]) -> Float[Array, " V"]:
     Numerics: exact.
     Constraints:
         (C1) no logit is NaN.
-        (C2) the largest logit is finite.
+        (C2) logits are one row, whose largest is finite.
     Source: definition.
 
     >>> greedy(np.array([1.0, 3.0, 3.0]))
@@ -57,7 +58,7 @@ def temperature(logits: Float[Array, " V"], t: float) -> Float[Array, " V"]:
         below the best that its probability is 0.
     Constraints:
         (C1) no logit is NaN.
-        (C2) the largest logit is finite.
+        (C2) logits are one row, whose largest is finite.
         (C3) t is not negative, and finite.
     Source: Ackley, Hinton, Sejnowski, A learning algorithm for Boltzmann machines, 1985.
 
@@ -84,7 +85,7 @@ def top_k(logits: Float[Array, " V"], k: int) -> Float[Array, " V"]:
     Numerics: exact. Exactly k are kept: of equals at the boundary, those of lower index.
     Constraints:
         (C1) no logit is NaN.
-        (C2) the largest logit is finite.
+        (C2) logits are one row, whose largest is finite.
         (C3) k is not negative.
     Source: Fan, Lewis, Dauphin, Hierarchical neural story generation, 2018.
 
@@ -108,7 +109,7 @@ def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
         the sum rounds to.
     Constraints:
         (C1) no logit is NaN.
-        (C2) the largest logit is finite.
+        (C2) logits are one row, whose largest is finite.
         (C3) p is in [0, 1].
     Source: Holtzman et al., The curious case of neural text degeneration, 2020; the crossing token stays.
 
@@ -134,7 +135,7 @@ def min_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
     Numerics: the ratio in float64. p = 1 keeps all that equal the best, p = 0 all.
     Constraints:
         (C1) no logit is NaN.
-        (C2) the largest logit is finite.
+        (C2) logits are one row, whose largest is finite.
         (C3) p is in [0, 1].
     Source: Nguyen et al., Turning up the heat: min-p sampling, 2024.
 

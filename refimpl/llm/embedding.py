@@ -13,7 +13,7 @@ def embedding(ids: Int[Array, " T"], table: Float[Array, "V D"]) -> Float[Array,
     Cost: no flop, T D elements read and written: bound by memory, and by latency while T is small.
     Numerics: a copy, exact in every dtype.
     Constraints:
-        (C1) every id lies in 0..V-1 (as an index, NumPy would take -1 for the last token).
+        (C1) every id is an integer in 0..V-1 (as an index, NumPy would take -1 for the last token, True for a mask).
     Source: Bengio et al., A neural probabilistic language model, 2003.
 
     >>> import numpy as np
@@ -22,6 +22,6 @@ def embedding(ids: Int[Array, " T"], table: Float[Array, "V D"]) -> Float[Array,
            [0., 1.],
            [2., 3.]])
     """
-    inside = (ids >= 0) & (ids < len(table))
-    require(bool(inside.all()), "C1", f"ids outside the vocabulary 0..{len(table) - 1}")
+    inside = ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < len(table))).all())
+    require(inside, "C1", f"ids are integers in the vocabulary 0..{len(table) - 1}")
     return table[ids]

@@ -12,7 +12,10 @@ from refimpl.contract import Array, Float, Int, op, require
 __all__ = ["frequency_penalty", "logit_bias", "presence_penalty", "repetition_penalty"]
 
 
-def _counts(ids: Array, vocab_size: int) -> Array:
+def _counts(ids: Array, logits: Array) -> Array:
+    rows = logits.ndim == ids.ndim == 1 and ids.dtype.kind in "iu"
+    require(rows, "C1", f"logits are one row, ids one of integers, got {logits.shape} and {ids.dtype} {ids.shape}")
+    vocab_size = len(logits)
     inside = ids.size == 0 or (ids.min() >= 0 and ids.max() < vocab_size)
     require(bool(inside), "C1", f"ids are in [0, {vocab_size}), got {ids.min(initial=0)} to {ids.max(initial=0)}")
     return np.bincount(ids, minlength=vocab_size)
@@ -31,7 +34,7 @@ def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], pena
     Cost: V flop; reads and writes V.
     Numerics: rounded once. The zero of the logits matters: this step is not shift-invariant.
     Constraints:
-        (C1) ids are in the vocabulary.
+        (C1) logits are one row, and ids are integers in the vocabulary.
         (C2) penalty is positive and finite; below 1 it rewards.
     Source: Keskar et al., CTRL, 2019; divide or multiply by sign as in Hugging Face RepetitionPenaltyLogitsProcessor.
 
@@ -39,7 +42,7 @@ def repetition_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], pena
     array([ 1., -4.,  3.])
     """
     require(0 < penalty < np.inf, "C2", f"the repetition penalty is positive and finite, got {penalty}")
-    seen = _counts(ids, len(logits)) > 0
+    seen = _counts(ids, logits) > 0
     wide = logits.astype(np.float64)
     changed = np.where(wide > 0, wide / penalty, wide * penalty)
     return _round(np.where(seen, changed, wide), logits.dtype)
@@ -53,7 +56,7 @@ def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalt
     Cost: V flop; reads and writes V.
     Numerics: rounded once.
     Constraints:
-        (C1) ids are in the vocabulary.
+        (C1) logits are one row, and ids are integers in the vocabulary.
         (C2) penalty is finite; below 0 it rewards.
     Source: OpenAI API reference, presence_penalty.
 
@@ -61,7 +64,7 @@ def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalt
     array([2. , 1.5, 2. ])
     """
     require(bool(np.isfinite(penalty)), "C2", f"the presence penalty is finite, got {penalty}")
-    said = _counts(ids, len(logits)) > 0
+    said = _counts(ids, logits) > 0
     return _round(logits.astype(np.float64) - said * penalty, logits.dtype)
 
 
@@ -73,7 +76,7 @@ def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penal
     Cost: 2 V flop; reads and writes V.
     Numerics: rounded once.
     Constraints:
-        (C1) ids are in the vocabulary.
+        (C1) logits are one row, and ids are integers in the vocabulary.
         (C2) penalty is finite; below 0 it rewards.
     Source: OpenAI API reference, frequency_penalty.
 
@@ -81,7 +84,7 @@ def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penal
     array([2., 1., 2.])
     """
     require(bool(np.isfinite(penalty)), "C2", f"the frequency penalty is finite, got {penalty}")
-    counts = _counts(ids, len(logits))
+    counts = _counts(ids, logits)
     return _round(logits.astype(np.float64) - counts * penalty, logits.dtype)
 
 
@@ -95,13 +98,14 @@ def logit_bias(
     Cost: one flop a chosen token; reads and writes V.
     Numerics: rounded once.
     Constraints:
-        (C1) ids are in the vocabulary.
+        (C1) logits are one row, and ids are integers in the vocabulary.
         (C2) a bias is a number below +inf.
     Source: OpenAI API reference, logit_bias.
 
     >>> logit_bias(np.array([2.0, 2.0, 2.0]), {0: -np.inf, 2: 1.0})
     array([-inf,   2.,   3.])
     """
+    require(logits.ndim == 1, "C1", f"logits are one row, got shape {logits.shape}")
     biased = logits.astype(np.float64)
     for token_id, value in dict(bias).items():
         require(0 <= token_id < len(biased), "C1", f"biased ids are in [0, {len(biased)}), got {token_id}")

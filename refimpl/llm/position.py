@@ -26,14 +26,14 @@ def learned_position(
     Cost: T D flop, 3 T D elements moved: bound by memory.
     Numerics: one sum in float32 or wider, one cast.
     Constraints:
-        (C1) every position lies in the table.
+        (C1) every position is an integer and lies in the table.
     Source: Radford et al., Language models are unsupervised multitask learners (GPT-2), 2019.
 
     >>> learned_position(np.zeros((1, 2)), np.array([1]), np.array([[0.0, 1.0], [2.0, 3.0]]))
     array([[2., 3.]])
     """
-    inside = (positions >= 0) & (positions < len(table))
-    require(bool(inside.all()), "C1", f"positions outside the table 0..{len(table) - 1}")
+    inside = positions.dtype.kind in "iu" and bool(((positions >= 0) & (positions < len(table))).all())
+    require(inside, "C1", f"positions are integers in the table 0..{len(table) - 1}")
     return (widen(x) + widen(table[positions])).astype(x.dtype, copy=False)
 
 

@@ -15,6 +15,7 @@ def _unpack(blocks: Array, format: str) -> tuple[Array, Array, Array | None]:
     """Read q, d and m by group: q int8 [O, groups, elements of a group], d and m float32 [O, groups]."""
     require(format in FORMATS, "C1", f"block formats are {', '.join(FORMATS)}, got {format!r}")
     size = FORMATS[format].bytes
+    require(blocks.ndim == 2 and blocks.dtype == np.uint8, "C2", f"rows of bytes, got {blocks.dtype} {blocks.shape}")
     row_bytes = blocks.shape[1]
     require(row_bytes % size == 0, "C2", f"a row of {format} is a multiple of {size} bytes, got {row_bytes}")
     block = np.ascontiguousarray(blocks).view(LAYOUTS[format])
@@ -35,7 +36,7 @@ def dequantize(blocks: UInt8[Array, "O row_bytes"], format: str) -> Float[Array,
         product and sum are rounded once each. What is not finite in the file is not finite in the result.
     Constraints:
         (C1) format is in FORMATS.
-        (C2) row_bytes is a multiple of the bytes of a block.
+        (C2) blocks are rows of bytes, row_bytes a multiple of the bytes of a block.
     Source: ggml-quants.c (dequantize_row_*), github.com/ggml-org/ggml.
 
     >>> row = np.frombuffer(np.float16([0.5, -1]).tobytes() + bytes([0x21] * 16), np.uint8)   # q4_1: d, m, codes
@@ -59,7 +60,7 @@ def quantize_int8(x: Float[Array, "T D"]) -> tuple[Int[Array, "T D"], Float[Arra
     Numerics: float32 (float64 stays). A block whose scale rounds to 0 has q = 0; q is clipped to 127, which only a
         subnormal scale can exceed.
     Constraints:
-        (C1) D is a multiple of 32.
+        (C1) x is rows, their width D a multiple of 32.
         (C2) x is finite.
     Source: the q8_0 quantisation of ggml-quants.c, with a float32 scale and ties to even.
 
@@ -68,6 +69,7 @@ def quantize_int8(x: Float[Array, "T D"]) -> tuple[Int[Array, "T D"], Float[Arra
     (array([127, -64,   0,   2], dtype=int8), array([[1.]], dtype=float32))
     """
     x_TD = widen(x)
+    require(x_TD.ndim == 2, "C1", f"activations are rows, got shape {x_TD.shape}")
     tokens, width = x_TD.shape
     require(width % 32 == 0, "C1", f"a row is blocks of 32 elements, got {width}")
     require(bool(np.isfinite(x_TD).all()), "C2", "activations are finite")
@@ -90,7 +92,7 @@ def linear_int8(
         (no fused multiply-add), blocks added from left to right, so the result is one definite bit pattern.
     Constraints:
         (C1) format has blocks of 32 elements: q8_0, q4_0, q4_1, q5_0, q5_1.
-        (C2) row_bytes is a multiple of the bytes of a block.
+        (C2) blocks are rows of bytes, row_bytes a multiple of the bytes of a block.
         (C3) x is as wide as the weights; beyond that, x is what quantize_int8 takes.
     Source: ggml_vec_dot_q4_1_q8_1 and its kin in ggml-cpu/quants.c.
 
@@ -101,7 +103,8 @@ def linear_int8(
     narrow = [known for known, form in FORMATS.items() if form.elements == 32]
     require(format in narrow, "C1", f"int8 activations need one of {', '.join(narrow)}, got {format!r}")
     q_OBI, d_OB, m_OB = _unpack(blocks, format)
-    require(x.shape[1] == d_OB.shape[1] * 32, "C3", f"weights are {d_OB.shape[1] * 32} wide, x is {x.shape[1]}")
+    width = d_OB.shape[1] * 32
+    require(x.shape[1:] == (width,), "C3", f"x is rows as wide as the weights, {width}, got shape {x.shape}")
     q_TD, dx_TB = quantize_int8(x)
     q_TBI = q_TD.reshape(*dx_TB.shape, 32).astype(np.int32)
     y_TO = np.zeros((len(x), len(blocks)), dx_TB.dtype)

@@ -14,10 +14,13 @@ from refimpl.basics.linear import linear
 from refimpl.basics.norm import layer_norm, rms_norm
 from refimpl.contract import ContractError
 from refimpl.llm.attention import attention
+from refimpl.llm.cuts import greedy, min_p, temperature, top_k, top_p
 from refimpl.llm.embedding import embedding
 from refimpl.llm.kv_cache import cache_append, new_cache
 from refimpl.llm.mlp import gated_mlp, mlp
+from refimpl.llm.penalties import frequency_penalty, logit_bias, presence_penalty, repetition_penalty
 from refimpl.llm.position import learned_position, rope, rope_frequencies, rope_table
+from refimpl.llm.quantize import dequantize, linear_int8, quantize_int8
 
 
 def a(*shape, dtype=np.float64):
@@ -28,16 +31,33 @@ QKV = (a(2, 4, 8), a(3, 2, 8), a(3, 2, 5))
 YARN = {"scaling": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
 LONG = {"scaling": "longrope", "factor": 2.0, "original_max_position_embeddings": 8}
 ONES = {"short_factor": (1.0,), "long_factor": (1.0,)}
+CUTS = ((greedy,), (temperature, 1.0), (top_k, 1), (top_p, 0.5), (min_p, 0.5))
+PENALTIES = (repetition_penalty, presence_penalty, frequency_penalty)
+IDS, BYTES = np.array([0, 1]), np.zeros((2, 34), np.uint8)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 BROKEN = [
     (linear, "C1", (a(2, 3), a(4, 2)), {}),
+    *((linear, "C1", x_w, {}) for x_w in ((a(), a(4, 3)), (a(3), a(4, 3)), (a(2, 3), a(3)), (a(2, 3), a()))),
     (linear, "C2", (a(2, 3), a(4, 3), a(3)), {}),
     (linear, "C2", (a(2, 3), a(4, 3), a(1)), {}),
     (softmax, "C1", (a(2, 0),), {}),
     (softmax, "C1", (a(0, 2),), {"axis": 0}),
     (logsumexp, "C1", (a(2, 0),), {}),
     (log_softmax, "C1", (a(2, 0),), {}),
+    *((each, "C1", (a(),), {}) for each in (softmax, logsumexp, log_softmax)),
+    *((each, "C1", (a(2, 3), axis), {}) for each in (softmax, logsumexp, log_softmax) for axis in (2, -3)),
+    *((each, "C1", x_gain, {}) for each in (layer_norm, rms_norm) for x_gain in ((a(), a(1)), (a(), a()), (a(3), a()))),
+    *((cut, "C2", (a(*shape), *more), {}) for cut, *more in CUTS for shape in ((), (2, 3))),
+    *((penalty, "C1", (a(*shape), IDS, 1.5), {}) for penalty in PENALTIES for shape in ((), (2, 3))),
+    *((penalty, "C1", (a(3), ids, 1.5), {}) for penalty in PENALTIES for ids in (IDS[None], IDS > 0, IDS * 1.0)),
+    *((logit_bias, "C1", (a(*shape), {0: 1.0}), {}) for shape in ((), (2, 3))),
+    *((dequantize, "C2", (blocks, "q8_0"), {}) for blocks in (BYTES[0, 0], BYTES[0], BYTES[None], BYTES * 1.0)),
+    *((linear_int8, "C2", (a(1, 32), blocks, "q8_0"), {}) for blocks in (BYTES[0, 0], BYTES[0], BYTES[None])),
+    *((linear_int8, "C3", (a(*shape), BYTES, "q8_0"), {}) for shape in ((), (32,), (1, 1, 32))),
+    *((quantize_int8, "C1", (a(*shape),), {}) for shape in ((), (32,), (1, 1, 32))),
+    *((embedding, "C1", (ids, a(2, 2)), {}) for ids in (np.array([True, False]), a(1))),
+    *((learned_position, "C1", (a(2, 2), at, a(2, 2)), {}) for at in (np.array([True, False]), a(2))),
     (swiglu, "C1", (a(2, 3), a(1, 3)), {}),
     (geglu, "C1", (a(2, 3), a(1, 3)), {}),
     (layer_norm, "C1", (a(2, 3), a(1)), {}),

@@ -67,3 +67,9 @@ def test_eps_stands_inside_the_root():
     zeros, x = np.zeros((1, 4)), np.full((1, 4), 3.0)
     assert (rms_norm(zeros, np.ones(4)) == 0).all() and (layer_norm(zeros, np.ones(4)) == 0).all()
     assert rms_norm(x, np.ones(4), 16.0)[0, 0] == 3 / 5
+
+
+def test_squares_that_overflow_leave_nothing():
+    x = np.float32([[1e30, -1e30], [1.0, -1.0]])  # a row beyond the range touches no other
+    for norm in (rms_norm, layer_norm):
+        assert norm(x, np.ones(2, np.float32), eps=0.0).tolist() == [[0, 0], [1, -1]]
