@@ -10,6 +10,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))  # nothing runs yet that could end in order
 
 import argparse
+import importlib
 import platform
 import sys
 import time
@@ -36,23 +37,27 @@ def _versions() -> str:
     return f"gpu.run {refimpl.__version__} (Python {platform.python_version()}, {parts}, {platform.machine()})"
 
 
-def _load(options: argparse.Namespace) -> Any:
+def _load(options: argparse.Namespace, hand: Brake) -> Any:
     from gpu.cli.answering import check_sampling, load_model
 
+    with hand.held():
+        importlib.import_module("gpu.model")  # a second
     model = load_model(options)
     spare(options.out, {"the model": model.source.path})
     check_sampling(options, model)
     return model
 
 
-def _explain(options: argparse.Namespace, output: Output) -> int:
+def _explain(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     """Print what one prompt costs, instead of an answer."""
     from gpu.cli.answering import announce_compilation, prepare
-    from gpu.cli.explanation import explanation
-    from gpu.machine import machine
+
+    with hand.held():
+        from gpu.cli.explanation import explanation
+        from gpu.machine import machine
 
     prompts, limits = read_prompts(options), machine(again=True)
-    model, answer = _load(options), Answer()
+    model, answer = _load(options, hand), Answer()
     prepare(answer, prompts[0], options, model)
     announce_compilation()
     tokens = min(options.max_tokens or 256, model.context - len(answer.prompt_ids))
@@ -69,7 +74,7 @@ def _answer(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     answers, start, load_s, code = [Answer() for _ in prompts], time.perf_counter(), 0.0, 0
     model = None
     try:
-        model = _load(options)
+        model = _load(options, hand)
         load_s = time.perf_counter() - start
         for number, (answer, prompt) in enumerate(zip(answers, prompts, strict=True), 1):
             prepare(answer, prompt, options, model, f"prompt {number}" if output.many else "the prompt")
@@ -109,12 +114,12 @@ def _run(argv: Sequence[str], hand: Brake) -> int:
 
         pick(options.device)
         if options.explain:
-            return _explain(options, output)
+            return _explain(options, output, hand)
         if options.chat:
             from gpu.cli.chat import chat
 
             start = time.perf_counter()
-            return chat(_load(options), options, output, start, hand)
+            return chat(_load(options, hand), options, output, start, hand)
         return _answer(options, output, hand)
 
 

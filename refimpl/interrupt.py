@@ -41,6 +41,14 @@ class Brake:
         if self.pulled:
             raise KeyboardInterrupt
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Put Ctrl-C off for a moment, as for an import: one that is broken off may not say so."""
+        self.armed = True
+        yield
+        self.armed = False
+        self.check()
+
     def release(self) -> None:
         """Forget what was asked: something new begins."""
         self.armed, self.pulled, self.last = False, False, -math.inf

@@ -114,7 +114,8 @@ class Run:
 
 def _generate(options: argparse.Namespace, run: Run, hand: Brake) -> None:
     """Load the model and let it answer; the run holds what there is, whenever this ends."""
-    from refimpl.model import load  # tokenizers and templates: a slip in the flags need not wait for them
+    with hand.held():
+        from refimpl.model import load  # tokenizers and templates: a slip in the flags need not wait for them
 
     prompt, start = _prompt(options.words), time.perf_counter()
     model = load(options.model, dtype=options.dtype, offline=options.offline)

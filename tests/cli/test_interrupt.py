@@ -152,3 +152,12 @@ def test_a_stream_that_takes_no_more_is_one_line(model: str, start: Start, tmp_p
         _, err = process.communicate(timeout=60)
     errors = [line for line in err.splitlines() if not line.startswith(b"compiling")]
     assert process.returncode == 2 and len(errors) == 1 and errors[0].startswith(b"gpu.run: error: ")
+
+
+def test_an_import_is_not_broken_off() -> None:
+    with brake() as hand:
+        done = []
+        with pytest.raises(KeyboardInterrupt), hand.held():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the import")
+    assert done == ["the import"]
