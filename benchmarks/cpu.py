@@ -132,22 +132,24 @@ def table(sides: dict[str, Side], threads: int) -> list[str]:
 
 
 def contexts(sides: dict[str, Side], lengths: list[int], rounds: int) -> list[str]:
-    """Decode time against context, and the growth of our resident memory against the formula of --explain."""
-    work = {n: {"do": "decode", "context": n, "tokens": 16, "batch": 1} for n in lengths}
-    peaks = [sides["ours"].ask(work[n])[0]["rss"] for n in lengths]  # ascending, so each peak is of its own context
+    """Decode time against context."""
     for n in lengths * rounds:
         for name in ("ours", "llama.cpp"):
-            sides[name].sample(f"context {n}", work[n])
-    cells = {
-        f"{name}, ms a token": [f"{sides[name].median(f'context {n}') / 16 * 1e3:.2f}" for n in lengths]
-        for name in ("ours", "llama.cpp")
-    }
-    predicted = sides["ours"].ask({"do": "cache_bytes", "contexts": [n + 16 for n in lengths]})[0]["result"]
-    grown = [(peak - peaks[0]) / 1e6 for peak in peaks]
-    cells["ours, MB more than at the first"] = [f"{g:.0f}" for g in grown]
-    cells["by the formula of --explain"] = [f"{(p - predicted[0]) / 1e6:.0f}" for p in predicted]
+            sides[name].sample(f"context {n}", {"do": "decode", "context": n, "tokens": 16, "batch": 1})
     head = ["| context | " + " | ".join(map(str, lengths)) + " |", "|---|" + "---|" * len(lengths)]
-    return head + [f"| {name} | " + " | ".join(row) + " |" for name, row in cells.items()]
+    for name in ("ours", "llama.cpp"):
+        cells = [f"{sides[name].median(f'context {n}') / 16 * 1e3:.2f}" for n in lengths]
+        head.append(f"| {name}, ms a token | " + " | ".join(cells) + " |")
+    return head
+
+
+def memory(side: Side, lengths: list[int]) -> list[str]:
+    """The peak of a fresh process at ascending contexts, and what the formula of --explain makes of the first one."""
+    peaks = [side.ask({"do": "decode", "context": n, "tokens": 16, "batch": 1})[0]["rss"] / 1e6 for n in lengths]
+    cache = [x / 1e6 for x in side.ask({"do": "cache_bytes", "contexts": [n + 16 for n in lengths]})[0]["result"]]
+    predicted = [peaks[0] + x - cache[0] for x in cache]
+    rows = {"ours, peak MB": peaks, "by the formula of --explain, from the first": predicted}
+    return [f"| {name} | " + " | ".join(f"{x:.0f}" for x in row) + " |" for name, row in rows.items()]
 
 
 def main() -> None:
@@ -174,7 +176,8 @@ def main() -> None:
                 side.sample(name, work)
     print("\n".join(table(sides, a.threads)))
     if not a.quick:
-        print("\n" + "\n".join(contexts(sides, [128, 1024, 4096, 8000], 2)))
+        lengths = [128, 1024, 4096, 8000]
+        print("\n" + "\n".join(contexts(sides, lengths, 2) + memory(Side("ours", gguf, a.threads), lengths)))
     wall, peak = first_token(gguf, a.threads, 5)
     print(f"\n* start to first token, all cached: {wall:.2f} s (wanted: under 3)")
     print(f"* peak memory of gpu.run: {peak:.0f} MB (wanted: under 500)")
