@@ -53,6 +53,7 @@ CONTENTS = (
     ("files.hub", "where a model is found: folder, file, hub, the default model"),
     ("operations", "the operations that a decoder is composed of, in one namespace"),
     ("model", "open and load a model"),
+    ("flags", "the values that flags take, and what they mean"),
     ("interrupt", "Ctrl-C while a model answers"),
     ("command", "what the commands share: flags, and how a run ends"),
     ("run", "python -m refimpl.run: plain generation"),

@@ -14,58 +14,29 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from refimpl.command import Parser, check_unicode, guard, run_program
 from refimpl.contract import UsageError, host
+from refimpl.flags import FLAGS, SAMPLING, phrase
 from refimpl.interrupt import Brake
 
 __all__ = ["Run", "main"]
 
-_HUGE = 2**31 - 1
 _TIMINGS = ("load_s", "ttft_s", "prompt_s", "decode_s")
-
-
-def _between(convert: Callable[[str], float], low: float, high: float) -> Callable[[str], float]:
-    """Return a converter to a number from low to high."""
-
-    def read(text: str) -> float:
-        try:
-            value = convert(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"expected a number from {low:g} to {high:g}, got {text}")
-        return value
-
-    return read
-
-
-_SAMPLING = {
-    "temperature": (_between(float, 0, 100), 0.0, "0 takes the likeliest token"),
-    "top_k": (_between(int, 0, _HUGE), 0, "draw among the K likeliest tokens; 0: all"),
-    "top_p": (_between(float, 0, 1), 1.0, "draw among the likeliest tokens that hold this mass"),
-    "min_p": (_between(float, 0, 1), 0.0, "draw among tokens at least this fraction as likely as the likeliest"),
-    "repetition_penalty": (_between(float, 1e-3, 1e3), 1.0, "1: off"),
-    "presence_penalty": (_between(float, -100, 100), 0.0, "0: off"),
-    "frequency_penalty": (_between(float, -100, 100), 0.0, "0: off"),
-}
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m refimpl.run", description=__doc__, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="PROMPT", help="words of the prompt; none or -: standard input")
-    parser.add_argument("-m", "--model", default="smollm2", help="a folder, a .gguf file, org/name, smollm2 (default)")
+    models = "a folder, a .gguf file, org/name, smollm2 (default)"
+    parser.add_argument("-m", "--model", type=phrase, default="smollm2", help=models)
     parser.add_argument("--system", metavar="TEXT", help="the system message")
     parser.add_argument("--raw", action="store_true", help="give the model the prompt as it is, without template")
-    parser.add_argument("-n", "--max-tokens", type=_between(int, 1, _HUGE), default=256, metavar="N")
-    for name, (convert, default, meaning) in _SAMPLING.items():
-        flags = ["--repeat-penalty"] if name == "repetition_penalty" else []
-        flags += ["--" + name.replace("_", "-")]
-        parser.add_argument(*flags, dest=name, type=convert, default=default, metavar="X", help=meaning)
-    parser.add_argument("-s", "--seed", type=_between(int, 0, 2**64 - 1), default=0, metavar="N")
+    for name, (convert, default, meaning) in SAMPLING.items():
+        parser.add_argument(*FLAGS[name], dest=name, type=convert, default=default, metavar="N", help=meaning)
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
     parser.add_argument("--ignore-eos", action="store_true", help="go on where the model would end")
     parser.add_argument("--dtype", choices=("float32", "float64", "bfloat16", "float16"), default="float32")
@@ -74,8 +45,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.read(argv)
     for name, text in (("--system", options.system or ""), *(("--stop", stop) for stop in options.stop)):
         check_unicode(text, name)
-    if not options.model:
-        raise UsageError("argument -m/--model: expected text, got an empty string")
     return options
 
 
@@ -123,8 +92,8 @@ def _generate(options: argparse.Namespace, run: Run, hand: Brake) -> None:
     run.timings["load_s"] = asked - start
     run.prompt_ids = model.prompt_ids(prompt, system=options.system, raw=options.raw)
     tokens = model.generate(
-        run.prompt_ids, max_tokens=options.max_tokens, stop=options.stop, seed=options.seed,
-        ignore_eos=options.ignore_eos, **{name: getattr(options, name) for name in _SAMPLING},
+        run.prompt_ids, stop=options.stop, ignore_eos=options.ignore_eos,
+        **{name: getattr(options, name) for name in SAMPLING} | {"max_tokens": options.max_tokens or 256},
     )  # fmt: skip
     first = None
     for token in tokens:

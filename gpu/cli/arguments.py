@@ -4,9 +4,9 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from gpu.cli.values import FLAGS, HUGE, SAMPLING, parse_bias, path, phrase, whole
 from refimpl.command import Parser, check_unicode
 from refimpl.contract import UsageError, host
+from refimpl.flags import FLAGS, HUGE, SAMPLING, parse_bias, path, phrase, whole
 
 __all__ = ["parse_arguments"]
 

@@ -11,9 +11,9 @@ from typing import Any
 from gpu.cli.answering import ask, check_sampling, prepare, say
 from gpu.cli.output import Answer, Output
 from gpu.cli.prompts import check_text
-from gpu.cli.values import FLAGS, SAMPLING
 from refimpl.command import check_unicode
 from refimpl.contract import UsageError, host
+from refimpl.flags import FLAGS, SAMPLING
 from refimpl.interrupt import Brake
 
 __all__ = ["Chat", "chat"]

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from gpu.cli.arguments import parse_arguments
-from gpu.cli.values import SAMPLING, parse_bias
 from gpu.run import main
 from refimpl.contract import UsageError
+from refimpl.flags import SAMPLING, parse_bias
 
 
 @pytest.mark.parametrize("flag", ["--top-p", "--top_p"])

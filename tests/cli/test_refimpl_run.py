@@ -87,7 +87,7 @@ def test_stop_string_ends_the_text(model: str, capsys: pytest.CaptureFixture[str
         ("the prompt is empty", [""]),
         ("from 1 to", ["a", "-n", "0"]),
         ("from 1 to", ["a", "-n", "-3"]),
-        ("expected a number", ["a", "-n", "many"]),
+        ("expected a whole number", ["a", "-n", "many"]),
         ("expected a number", ["a", "--temperature", "nan"]),
         ("from 0 to 1", ["a", "--top-p", "1.5"]),
         ("unrecognized", ["a", "--top-q", "1"]),

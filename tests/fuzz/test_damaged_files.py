@@ -66,7 +66,7 @@ def damaged(draw, whole: bytes) -> bytes:
     return bytes(data)
 
 
-def read_or_refuse(read, path: Path, data: bytes) -> None:
+def check_reading(read, path: Path, data: bytes) -> None:
     """Demand a CheckpointError or a result whose tensors lie in the file, and little memory either way."""
     path.write_bytes(data)
     tracemalloc.start()
@@ -85,20 +85,20 @@ def read_or_refuse(read, path: Path, data: bytes) -> None:
 @settings(max_examples=200)
 @given(data=damaged(safetensors_file()))
 def test_safetensors(data):
-    read_or_refuse(read_safetensors, FOLDER / "model.safetensors", data)
+    check_reading(read_safetensors, FOLDER / "model.safetensors", data)
 
 
 @settings(max_examples=300)
 @given(data=damaged(gguf_file()))
 def test_gguf(data):
-    read_or_refuse(lambda path: read_gguf(path)[1], FOLDER / "model.gguf", data)
+    check_reading(lambda path: read_gguf(path)[1], FOLDER / "model.gguf", data)
 
 
 @given(data=st.binary(max_size=200))
 @pytest.mark.parametrize("head", [b"", b"GGUF\3\0\0\0", b"\x40\0\0\0\0\0\0\0{"])
 def test_noise(head, data):
-    read_or_refuse(read_safetensors, FOLDER / "noise.safetensors", head + data)
-    read_or_refuse(lambda path: read_gguf(path)[1], FOLDER / "noise.gguf", head + data)
+    check_reading(read_safetensors, FOLDER / "noise.safetensors", head + data)
+    check_reading(lambda path: read_gguf(path)[1], FOLDER / "noise.gguf", head + data)
 
 
 JSON = st.recursive(

@@ -1,4 +1,4 @@
-"""Values that flags and the chat's /set take: text to a number within its limits."""
+"""Values that the flags of both commands and the chat's /set take: text to a number within its limits."""
 
 import argparse
 import json
