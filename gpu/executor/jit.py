@@ -25,16 +25,16 @@ from numba.core.caching import FunctionCache
 
 from refimpl.contract import host
 
-__all__ = ["cache_folder", "compile_now", "inlined", "is_cold", "jit"]
+__all__ = ["cache_folder", "compile_now", "inlined", "is_cold", "jit", "jit_beside"]
 
 _DAYS_KEPT = 30
 _LOCK = threading.Lock()
 
 
-def _source_hash() -> str:
-    """Return a short hash of the sources beside this file and of the compiler's versions."""
+def _source_hash(sources: Path) -> str:
+    """Return a short hash of the modules in a folder and of the compiler's versions."""
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(sources.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -47,10 +47,10 @@ def _drop_stale(root: Path, kept: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open_folder() -> Path:
-    """Return a writable folder for this version's machine code; a read-only home gets a private temporary one."""
+def _open_folder(sources: Path) -> Path:
+    """Return a writable folder for these sources' machine code; a read-only home gets a private temporary one."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "refimpl" / "kernels" / _source_hash()
+    folder = base / "refimpl" / "kernels" / _source_hash(sources)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -64,7 +64,7 @@ def _open_folder() -> Path:
     return folder
 
 
-_FOLDER = _open_folder()
+_FOLDER = _open_folder(Path(__file__).parent)
 
 
 @host
@@ -89,21 +89,35 @@ class _Store(FunctionCache):
             super().save_overload(sig, data)
 
 
-@host
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile ``function`` with Numba: no global lock held, no fast-math, and kept on disk.
+def _compiled(function: Callable[..., Any], folder: Path) -> Any:
+    """Compile ``function`` and keep its machine code in ``folder``.
 
-    No fast-math means that sums keep the written order, on which batch invariance rests.
     Numba's own setting of the folder is restored at once: other users of Numba in the process do not see ours.
     """
     with _LOCK:
-        saved, config.CACHE_DIR = config.CACHE_DIR, str(_FOLDER)
+        saved, config.CACHE_DIR = config.CACHE_DIR, str(folder)
         try:
             dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=False)(function)
             dispatcher._cache = _Store(function)  # as cache=True does with the class that _Store extends
             return dispatcher
         finally:
             config.CACHE_DIR = saved
+
+
+@host
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` with Numba: no global lock held, no fast-math, and kept on disk.
+
+    No fast-math means that sums keep the written order, on which batch invariance rests.
+    """
+    return _compiled(function, _FOLDER)
+
+
+@host
+def jit_beside(file: str) -> Callable[[Callable[..., Any]], Any]:
+    """Return a ``jit`` for the package folder of ``file``, whose store follows the sources of that folder alone."""
+    folder = _open_folder(Path(file).parent)
+    return lambda function: _compiled(function, folder)
 
 
 @host
