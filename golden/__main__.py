@@ -1,17 +1,19 @@
-"""python -m golden: list the cases, verify an implementation, make the vectors, print the conventions."""
+"""python -m golden: list the cases, judge an implementation, make the vectors, print the conventions."""
 
 import argparse
 import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from golden import SPECIFICATION
-from golden.adapters import operations_of
+from golden.adapters import NAMES, implementation
 from golden.case import Case, read_cases, vector_files
 from golden.conventions import markdown
-from golden.verify import Outcome, verify
+from golden.exchange import export, judge_folder
+from golden.verify import Implementation, Outcome, verify
 
 __all__ = ["main"]
 
@@ -36,34 +38,42 @@ def _list(cases: Sequence[Case], as_json: bool) -> int:
 
 
 def _matrix(outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
-    groups: dict[tuple[str, str], list[Outcome]] = {}
+    """One row for each operation, dtype and kernel: what was judged, and the worst error of it."""
+    groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
-        groups.setdefault((outcome.case.op, outcome.case.dtype[0]), []).append(outcome)
-    rows: list[tuple[object, ...]] = [("operation", "dtype", "passed", "worst")]
-    for (op, dtype), group in groups.items():
-        passed = sum(outcome.status == "pass" for outcome in group)
-        missing = all(outcome.status == "missing" for outcome in group)
-        worst = "missing" if missing else f"{max(outcome.ulps for outcome in group):.1f} ulp"
-        rows.append((op, dtype, f"{passed} of {len(group)}", worst))
+        groups.setdefault((outcome.case.op, outcome.case.dtype[0], outcome.kernel), []).append(outcome)
+    named = any(kernel for _, _, kernel in groups)
+    rows: list[tuple[object, ...]] = [("operation", "dtype", *(["kernel"] if named else []), "passed", "worst")]
+    for (op, dtype, kernel), group in groups.items():
+        judged = [outcome for outcome in group if outcome.status not in ("missing", "absent")]
+        passed = sum(outcome.status == "pass" for outcome in judged)
+        worst = f"{max(outcome.ulps for outcome in judged):.1f} ulp" if judged else group[0].status
+        rows.append((op, dtype, *([kernel] if named else []), f"{passed} of {len(judged)}", worst))
     return rows
 
 
-def _verify(cases: Sequence[Case], against: str, partial: bool, as_json: bool) -> int:
-    outcomes = verify(cases, operations_of(against))
-    wrong = [outcome for outcome in outcomes if outcome.status not in ("pass", "missing")]
-    missing = [outcome for outcome in outcomes if outcome.status == "missing"]
-    passed = len(outcomes) - len(wrong) - len(missing)
+def _report(who: Implementation, outcomes: Sequence[Outcome], *, whole: bool, as_json: bool) -> int:
+    """Print the verdicts; 0 when all that was judged is right, or wrong as a convention explains."""
+    by = {status: [o for o in outcomes if o.status == status] for status in ("pass", "missing", "explained", "absent")}
+    wrong = [outcome for outcome in outcomes if outcome.status in ("fail", "error")]
+    stale = {each.row for each in who.deviations} - {outcome.row for outcome in outcomes} if whole else set()
     if as_json:
-        fields = ("status", "ulps", "reason")
+        fields = ("kernel", "status", "ulps", "reason")
         print(json.dumps([{"id": o.case.id} | {name: getattr(o, name) for name in fields} for o in outcomes], indent=1))
     else:
         _table(_matrix(outcomes))
-        for outcome in wrong:
-            row = f" (convention {outcome.case.row}: {outcome.case.choice})" if outcome.case.row else ""
-            print(f"{outcome.status.upper()} {outcome.case.id}: {outcome.reason}{row}")
-        nothing = "; nothing was judged" if len(missing) == len(outcomes) else ""
-        print(f"{against}: {passed} passed, {len(wrong)} wrong, {len(missing)} missing{nothing}")
-    return 0 if passed and not wrong and (partial or not missing) else 1
+        for outcome in [*wrong, *by["explained"]]:
+            pins = outcome.case.row if outcome.status != "explained" else None
+            row = f" (convention {pins}: {outcome.case.choice})" if pins else ""
+            kernel = f" [{outcome.kernel}]" if outcome.kernel else ""
+            print(f"{outcome.status.upper()} {outcome.case.id}{kernel}: {outcome.reason}{row}")
+        for number in sorted(stale):
+            print(f"FAIL convention {number}: {who.name} is said to choose otherwise, which no case shows")
+        others = {"explained by a convention": by["explained"], "not offered": by["absent"]}
+        more = "".join(f", {len(group)} {name}" for name, group in others.items() if group)
+        nothing = "" if by["pass"] or wrong or by["explained"] else "; nothing was judged"
+        print(f"{who.name}: {len(by['pass'])} passed, {len(wrong)} wrong, {len(by['missing'])} missing{more}{nothing}")
+    return 0 if by["pass"] and not wrong and not stale and (who.partial or not by["missing"]) else 1
 
 
 def _make(check: bool) -> int:
@@ -83,13 +93,20 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="every case: its corner (the point it tests) and its source")
     judging = commands.add_parser("verify", help="judge an implementation by the cases")
-    for each in (listing, judging):
-        each.add_argument("--op", action="append", help="only this operation (may be given again)")
-        each.add_argument("--json", action="store_true", help="print JSON")
-    judging.add_argument("--against", required=True, metavar="NAME", help="refimpl, gpu, or MODULE:ATTRIBUTE")
-    judging.add_argument("--partial", action="store_true", help="missing operations are no failure, unless all are")
+    judging.add_argument("--against", required=True, metavar="NAME", help=f"{', '.join(NAMES)}, or MODULE:ATTRIBUTE")
+    judging.add_argument("--device", choices=("cuda", "emulated", "cpu"), help="where the kernels of gpu run")
     making = commands.add_parser("make", help="store seeded inputs and derive what is expected")
     making.add_argument("--check", action="store_true", help="write nothing; fail where a vector is stale")
+    giving = commands.add_parser("export", help="write the cases to a folder, for any language")
+    taking = commands.add_parser("judge", help="judge the results that lie in an exported folder")
+    for each in (giving, taking):
+        each.add_argument("folder", type=Path, metavar="DIR")
+    for each in (listing, judging, giving, taking):
+        each.add_argument("--op", action="append", help="only this operation (may be given again)")
+    for each in (listing, judging, taking):
+        each.add_argument("--json", action="store_true", help="print JSON")
+    for each in (judging, taking):
+        each.add_argument("--partial", action="store_true", help="missing operations are no failure, unless all are")
     commands.add_parser("conventions", help="where implementations disagree, as a page")
     return parser
 
@@ -106,7 +123,15 @@ def _answer(asked: argparse.Namespace) -> int:
         raise ValueError(f"no case of {', '.join(asked.op)}; see python -m golden list")
     if asked.command == "list":
         return _list(cases, asked.json)
-    return _verify(cases, asked.against, asked.partial, asked.json)
+    if asked.command == "export":
+        print(f"{export(cases, asked.folder)} cases, and how to read them: {asked.folder / 'cases.json'}")
+        return 0
+    if asked.command == "judge":
+        who = Implementation(str(asked.folder), (), partial=asked.partial)
+        return _report(who, judge_folder(cases, asked.folder), whole=not asked.op, as_json=asked.json)
+    who = implementation(asked.against, asked.device)
+    who = replace(who, partial=who.partial or asked.partial)
+    return _report(who, verify(cases, who), whole=not asked.op, as_json=asked.json)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -127,6 +127,16 @@ ROWS = (
         ("as HF", "repetition: divide positive logits, multiply negative ones, over prompt and output", "default"),
         ("presence and frequency as OpenAI", "subtract, over the output", "default"),
     ),
+    _row(
+        27, "What may stand in a slot of the cache that no query sees?",
+        ("anything, NaN included", "paged engines: a slot is not cleaned before it is used again", "default"),
+        ("a finite number", "PyTorch SDPA with a mask: what is hidden is multiplied by 0, and NaN stays", "no"),
+    ),
+    _row(
+        31, "How often does layer norm take the mean away?",
+        ("twice", "the rounding of a large mean, which the first time leaves behind, goes with the second", "default"),
+        ("once", "PyTorch and most kernels: float32 values near 4096 lose some 11 bits", "no"),
+    ),
 )  # fmt: skip
 
 

@@ -1,24 +1,41 @@
-"""Whom the cases judge: an implementation as a mapping from operation names to functions."""
+"""Whom the cases judge, by name: refimpl, gpu, torch, onnxruntime, or MODULE:ATTRIBUTE of anyone."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
-__all__ = ["operations_of"]
+from golden.verify import Candidate, Implementation
+
+__all__ = ["NAMES", "implementation"]
+
+NAMES = ("refimpl", "gpu", "torch", "onnxruntime")
 
 
-def operations_of(against: str) -> Mapping[str, Callable[..., Any]]:
-    """Find an implementation by name: refimpl, gpu, or MODULE:ATTRIBUTE with the operations as attributes or items.
+def implementation(against: str, device: str | None = None) -> Implementation:
+    """Find whom to judge; a stranger holds the operations as attributes or items, under their names.
 
-    >>> operations_of("math:nothing")
+    >>> implementation("math:nothing")
     Traceback (most recent call last):
     ...
     ValueError: module 'math' has no attribute 'nothing'
     """
-    if against in ("refimpl", "gpu"):
-        adapter: ModuleType = importlib.import_module(f"golden.adapters.{against}")
-        return dict(adapter.operations())
+    if device is not None and against != "gpu":
+        raise ValueError(f"--device chooses where the kernels of gpu run; {against} has no devices")
+    if against == "gpu":
+        gpu: ModuleType = importlib.import_module("golden.adapters.gpu")
+        return Implementation(against, tuple(gpu.candidates(device)))
+    if against in NAMES:
+        try:
+            adapter: ModuleType = importlib.import_module(f"golden.adapters.{against}")
+        except ModuleNotFoundError as error:
+            raise ValueError(f"{error.name} is not installed: pip install {error.name}") from error
+        return Implementation(
+            against, tuple(adapter.candidates()), getattr(adapter, "DEVIATIONS", ()), partial=against != "refimpl"
+        )
+    return Implementation(against, tuple(_candidates_of_stranger(against)))
+
+
+def _candidates_of_stranger(against: str) -> list[Candidate]:
     name, _, attribute = against.partition(":")
     try:
         module = importlib.import_module(name)
@@ -28,4 +45,4 @@ def operations_of(against: str) -> Mapping[str, Callable[..., Any]]:
         raise ValueError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     if space is None:
         raise ValueError(f"module {name!r} has no attribute {attribute!r}")
-    return {name: value for name, value in held.items() if callable(value)}
+    return [Candidate(name, value) for name, value in held.items() if callable(value)]

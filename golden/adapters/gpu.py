@@ -1,27 +1,99 @@
-"""The fast side: the twins of the operations, wherever gpu holds one at its path in refimpl."""
+"""The fast side: on cuda and emulated every twin, and each kernel behind it; on cpu the executor's Numba kernels.
+
+Functions of the host have no twin: they are the same on every device.
+"""
 
 import importlib
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-import gpu
-from refimpl import CONTENTS
+import numpy as np
 
-__all__ = ["operations"]
+import refimpl
+from golden.adapters.refimpl import ROOMS
+from golden.verify import Candidate, NotOffered
+
+__all__ = ["candidates"]
 
 
-def operations() -> dict[str, Callable[..., Any]]:
-    """Return every twin by name; an operation without one is reported as missing.
+def candidates(device: str | None = None) -> list[Candidate]:
+    """Return what computes on a device; without one, on the CUDA device where there is one, else emulated."""
+    devices: Any = importlib.import_module("gpu.device")
+    name = devices.current() if device is None else devices.pick(device)
+    if name == "cpu":
+        cpu: Any = importlib.import_module("gpu.executor.operations")
+        return [Candidate(op, _offering(call), "cpu") for op, call in cpu.OPERATIONS.items()] + _refused(
+            lambda op: op not in cpu.OPERATIONS
+        )
+    registry: Any = importlib.import_module("gpu.registry")
+    found = [Candidate(op, _on(name, _offering(call))) for op, call in _twins().items()]
+    found += [Candidate(v.op, _on(name, _offering(v.call, v.takes)), v.name) for v in registry.variants()]
+    return found + _refused(lambda op: op not in _twins())
 
-    Today gpu runs whole models, and tests/executor and ``python -m gpu.run --verify`` hold those to the reference.
-    """
+
+def _twins() -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {}
-    rooms = {name.split(".")[0] for name, _ in CONTENTS if "." in name}
-    for info in pkgutil.walk_packages(gpu.__path__, "gpu."):
-        if info.name.split(".")[1] in rooms:
-            module = importlib.import_module(info.name)
-            found |= {key: value for key, value in vars(module).items() if getattr(value, "role", None) == "op"}
-    if not found:
-        raise ValueError("gpu has no twins of single operations yet; python -m gpu.run --verify judges whole models")
+    for name in (name for name, _ in refimpl.CONTENTS if name.split(".")[0] in ROOMS):
+        try:
+            module = importlib.import_module(f"gpu.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"gpu.{name}":
+                raise
+            continue
+        found |= {key: value for key, value in vars(module).items() if getattr(value, "role", None) == "op"}
     return found
+
+
+def _refused(lacks: Callable[[str], bool]) -> list[Candidate]:
+    """Host functions, which have no twin, and on the CPU the operations that no kernel of ours computes."""
+    found = []
+    for name in (name for name, _ in refimpl.CONTENTS if name.split(".")[0] in ROOMS):
+        for key, value in vars(importlib.import_module(f"refimpl.{name}")).items():
+            role = getattr(value, "role", None)
+            if role == "host" and lacks(key):
+                found.append(Candidate(key, _refusal("runs on the host, whatever the device")))
+    return found
+
+
+def _refusal(reason: str) -> Callable[..., Any]:
+    def refuse(**arguments: Any) -> Any:
+        raise NotOffered(reason)
+
+    return refuse
+
+
+def _offering(call: Callable[..., Any], takes: Callable[..., bool] | None = None) -> Callable[..., Any]:
+    """Turn away what a kernel does not take: float64, and what it says itself."""
+    call = _fields_of_cache(call) if call.__name__.startswith("cache_append") else call
+
+    def offered(**arguments: Any) -> Any:
+        if any(isinstance(value, np.ndarray) and value.dtype == np.float64 for value in arguments.values()):
+            raise NotOffered("kernels compute in float32")
+        if takes is not None and not takes(**arguments):
+            raise NotOffered("the kernel does not take these arguments")
+        return call(**arguments)
+
+    return offered
+
+
+def _fields_of_cache(call: Callable[..., Any]) -> Callable[..., Any]:
+    from refimpl.llm.kv_cache import KVCache
+
+    def cache_append(k_cache: Any, v_cache: Any, length: int, k: Any, v: Any) -> tuple[Any, Any, int]:
+        cache = call(KVCache(k_cache, v_cache, length), k, v)
+        return cache.k, cache.v, cache.length
+
+    return cache_append
+
+
+def _on(device: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    devices: Any = importlib.import_module("gpu.device")
+
+    def judged(**arguments: Any) -> Any:
+        with devices.use(device):
+            result = call(**arguments)
+            several = result if isinstance(result, tuple) else (result,)
+            given = tuple(each if isinstance(each, int | float) else devices.to_host(each) for each in several)
+        return given if isinstance(result, tuple) else given[0]
+
+    return judged

@@ -1,23 +1,25 @@
 """The reference: its operations, and the host functions that cases name. A data class is judged by its fields."""
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
+from golden.verify import Candidate
 from refimpl import CONTENTS
 from refimpl.llm import kv_cache
 
-__all__ = ["operations"]
+__all__ = ["ROOMS", "candidates"]
+
+ROOMS = ("basics", "llm", "efficient")
 
 
-def operations() -> dict[str, Callable[..., Any]]:
-    """Return every public function of refimpl's basics and llm rooms by name."""
-    found: dict[str, Callable[..., Any]] = {}
+def candidates() -> list[Candidate]:
+    """Return every public function of refimpl's rooms of operations."""
+    found: dict[str, Any] = {}
     for name, _ in CONTENTS:
-        if name.split(".")[0] in ("basics", "llm"):
+        if name.split(".")[0] in ROOMS:
             module = importlib.import_module(f"refimpl.{name}")
             found |= {key: value for key, value in vars(module).items() if _is_its_own(value, module.__name__)}
-    return found | {"cache_append": _cache_append}
+    return [Candidate(name, call) for name, call in (found | {"cache_append": _cache_append}).items()]
 
 
 def _cache_append(k_cache: Any, v_cache: Any, length: int, k: Any, v: Any) -> tuple[Any, Any, int]:

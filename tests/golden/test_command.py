@@ -13,10 +13,10 @@ import pytest
 
 import golden.case
 from golden.__main__ import main
-from golden.adapters import operations_of
+from golden.adapters import implementation
 from golden.case import read_cases
 from golden.derive import DERIVATIONS
-from golden.verify import verify
+from golden.verify import Candidate, Implementation, verify
 
 
 class Stranger:
@@ -75,7 +75,7 @@ def test_make_of_a_case_that_cannot_be_read_yet(
     ("arguments", "message"),
     [
         (["verify", "--against", "no_such_module:ops"], "module 'no_such_module' cannot be imported"),
-        (["verify", "--against", "gpu"], "gpu has no twins of single operations yet"),
+        (["verify", "--against", "refimpl", "--device", "emulated"], "refimpl has no devices"),
         (["verify", "--against", "math:ops"], "module 'math' has no attribute 'ops'"),
         (["list", "--op", "nothing"], "no case of nothing"),
     ],
@@ -173,7 +173,8 @@ def test_device_that_is_full():
 
 def judged(op: str, operation: Callable) -> set[tuple[str, str]]:
     """Return status and reason of every case of an operation."""
-    outcomes = verify([case for case in read_cases() if case.op == op], {op: operation})
+    stranger = Implementation("stranger", (Candidate(op, operation),))
+    outcomes = verify([case for case in read_cases() if case.op == op], stranger)
     return {(outcome.status, outcome.reason) for outcome in outcomes}
 
 
@@ -183,7 +184,7 @@ def test_stranger_that_writes_into_its_inputs():
         x[...] = 0
         return y
 
-    softmax = operations_of("refimpl")["softmax"]
+    (softmax,) = [each.call for each in implementation("refimpl").candidates if each.op == "softmax"]
     assert judged("softmax", softmax) == {("pass", "")}
     assert judged("softmax", scribbling) == {("fail", "the input x is changed in place")}
     assert judged("softmax", softmax) == {("pass", "")}, "the cases are as they were"

@@ -1,0 +1,115 @@
+"""PyTorch on the CPU, spelled as its users spell it. DEVIATIONS says where it chooses otherwise."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from golden.verify import Candidate, Deviation, NotOffered
+
+__all__ = ["DEVIATIONS", "candidates"]
+
+
+def _is_shorter(q: Any = None, k: Any = None, causal: bool = True, **_: Any) -> bool:
+    return q is not None and causal and len(q) != len(k)
+
+
+def _hides_nan(v: Any = None, mask: Any = None, **_: Any) -> bool:
+    return v is not None and mask is not None and bool(np.isnan(v).any())
+
+
+def _is_offset(gain: Any = None, x: Any = None, bias: Any = None, **_: Any) -> bool:
+    return gain is not None and bias is not None and abs(float(x.mean())) > 1000 * float(x.std())
+
+
+DEVIATIONS = (
+    Deviation(4, "is_causal lets query t see the keys s <= t", _is_shorter, "attention.mask_from_first_key"),
+    Deviation(27, "what is hidden is multiplied by 0", _hides_nan, "attention.hidden_by_zero"),
+    Deviation(31, "the mean is taken away once", _is_offset),
+)
+
+
+def candidates() -> list[Candidate]:
+    """Return the operations that torch has."""
+    return [Candidate(name, _in_torch(call)) for name, call in _OPERATIONS.items()]
+
+
+def _tensor(x: Any) -> Any:
+    if not isinstance(x, np.ndarray):
+        return x
+    if x.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(x.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(x.copy())
+
+
+def _array(x: Any) -> Any:
+    return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def _in_torch(call: Callable[..., Any]) -> Callable[..., Any]:
+    def judged(**arguments: Any) -> Any:
+        with torch.no_grad():
+            return _array(call(**{name: _tensor(value) for name, value in arguments.items()}))
+
+    return judged
+
+
+def _attention(
+    q: Any, k: Any, v: Any, *, scale: float | None = None, causal: bool = True, mask: Any = None,
+    window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+) -> Any:  # fmt: skip
+    for name, value in (("window", window), ("softcap", softcap), ("return_lse", return_lse)):
+        if value:
+            raise NotOffered(f"scaled_dot_product_attention has no {name}")
+    if mask is not None and causal:
+        raise NotOffered("scaled_dot_product_attention takes a mask or is_causal, not both")
+    if mask is not None and mask.dtype not in (torch.bool, q.dtype):
+        mask = mask.to(q.dtype)
+    heads = [x.transpose(0, 1)[None] for x in (q, k, v)]
+    mixed = F.scaled_dot_product_attention(
+        *heads, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return mixed[0].transpose(0, 1)
+
+
+def _mlp(x: Any, w_up: Any, w_down: Any, b_up: Any = None, b_down: Any = None, *, activation: str = "gelu_tanh") -> Any:
+    return F.linear(_OPERATIONS[activation](F.linear(x, w_up, b_up)), w_down, b_down)
+
+
+def _gated_mlp(
+    x: Any, w_gate: Any, w_up: Any, w_down: Any, b_gate: Any = None, b_up: Any = None, b_down: Any = None, *,
+    activation: str = "silu",
+) -> Any:  # fmt: skip
+    gated = _OPERATIONS[activation](F.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up)
+    return F.linear(gated, w_down, b_down)
+
+
+def _rms_norm(x: Any, gain: Any, eps: float = 1e-6, *, gain_offset: float = 0.0) -> Any:
+    if gain_offset:
+        raise NotOffered("torch's rms_norm has no offset of the gain")
+    return F.rms_norm(x, gain.shape, gain, eps)
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "linear": lambda x, w, b=None: F.linear(x, w, b),
+    "softmax": lambda x, axis=-1: F.softmax(x, axis),
+    "log_softmax": lambda x, axis=-1: F.log_softmax(x, axis),
+    "logsumexp": lambda x, axis=-1: torch.logsumexp(x, axis),
+    "relu": lambda x: F.relu(x),
+    "silu": lambda x: F.silu(x),
+    "gelu_erf": lambda x: F.gelu(x),
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
+    "swiglu": lambda gate, up: F.silu(gate) * up,
+    "geglu": lambda gate, up: F.gelu(gate, approximate="tanh") * up,
+    "layer_norm": lambda x, gain, bias=None, eps=1e-5: F.layer_norm(x, gain.shape, gain, bias, eps),
+    "rms_norm": _rms_norm,
+    "embedding": lambda ids, table: F.embedding(ids.long(), table),
+    "learned_position": lambda x, positions, table: x + F.embedding(positions.long(), table),
+    "attention": _attention,
+    "mlp": _mlp,
+    "gated_mlp": _gated_mlp,
+}
