@@ -8,28 +8,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from golden.verify import Candidate, Deviation, NotOffered
+from golden.deviations import HIDDEN_TIMES_ZERO, MEAN_ONCE, TOP_LEFT
+from golden.verify import Candidate, NotOffered
 
 __all__ = ["DEVIATIONS", "candidates"]
 
 
-def _is_shorter(q: Any = None, k: Any = None, causal: bool = True, **_: Any) -> bool:
-    return q is not None and causal and len(q) != len(k)
-
-
-def _hides_nan(v: Any = None, mask: Any = None, **_: Any) -> bool:
-    return v is not None and mask is not None and bool(np.isnan(v).any())
-
-
-def _is_offset(gain: Any = None, x: Any = None, bias: Any = None, **_: Any) -> bool:
-    return gain is not None and bias is not None and abs(float(x.mean())) > 1000 * float(x.std())
-
-
-DEVIATIONS = (
-    Deviation(4, "is_causal lets query t see the keys s <= t", _is_shorter, "attention.mask_from_first_key"),
-    Deviation(27, "what is hidden is multiplied by 0", _hides_nan, "attention.hidden_by_zero"),
-    Deviation(31, "the mean is taken away once", _is_offset),
-)
+DEVIATIONS = (TOP_LEFT, HIDDEN_TIMES_ZERO, MEAN_ONCE)
 
 
 def candidates() -> list[Candidate]:

@@ -17,8 +17,10 @@ __all__ = [
 
 def mask_from_first_key(q: Array, k: Array, v: Array, **rest: Any) -> Any:
     """The causal mask starts at the first key (PyTorch's is_causal), not at the last."""
-    triangle = np.tri(len(q), len(k), dtype=bool)
-    return derive.attention(q, k, v, **rest | {"causal": False, "mask": triangle})
+    mask = np.tri(len(q), len(k), dtype=bool)
+    if rest.get("mask") is not None and rest["mask"].dtype == bool:
+        mask = mask & rest["mask"]
+    return derive.attention(q, k, v, **rest | {"causal": False, "mask": mask})
 
 
 def no_mask(q: Array, k: Array, v: Array, **rest: Any) -> Any:

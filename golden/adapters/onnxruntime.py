@@ -1,0 +1,107 @@
+"""ONNX Runtime on the CPU: every operation is a model of one node of the standard's operator set."""
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper
+
+from golden.deviations import HIDDEN_TIMES_ZERO, MEAN_ONCE, TOP_LEFT
+from golden.verify import Candidate, NotOffered
+
+__all__ = ["DEVIATIONS", "candidates"]
+
+_OPSET, _IR = 24, 10
+_TYPES = {
+    "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE,
+    "bfloat16": TensorProto.BFLOAT16, "int32": TensorProto.INT32, "int64": TensorProto.INT64, "bool": TensorProto.BOOL,
+}  # fmt: skip
+
+
+DEVIATIONS = (TOP_LEFT, HIDDEN_TIMES_ZERO, MEAN_ONCE)
+
+
+def candidates() -> list[Candidate]:
+    """Return the operations that the standard has as one node."""
+    return [Candidate(name.removeprefix("_"), call) for name, call in _OPERATIONS.items()]
+
+
+@functools.cache
+def _session(op: str, types: tuple[str, ...], attributes: tuple[tuple[str, Any], ...]) -> Any:
+    places = [f"input_{number}" if type else "" for number, type in enumerate(types)]
+    given = {place: type for place, type in zip(places, types, strict=True) if type}
+    inputs = [helper.make_tensor_value_info(name, _TYPES[type], None) for name, type in given.items()]
+    node = helper.make_node(op, places, ["output"], **dict(attributes))
+    output = helper.make_tensor_value_info("output", _TYPES[types[0]], None)
+    model = helper.make_model(
+        helper.make_graph([node], op, inputs, [output]), opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR
+    )
+    options = onnxruntime.SessionOptions()
+    # Its optimiser ends the process on some models of one node (1.32: Gelu).
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # a refusal is an answer, not a log
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _run(op: str, *inputs: Any, **attributes: Any) -> Any:
+    """Run one node; an input that is None is left out."""
+    types = tuple("" if x is None else x.dtype.name for x in inputs)
+    if any(x is not None and x.dtype == ml_dtypes.bfloat16 for x in inputs):
+        raise NotOffered("ONNX Runtime's Python face takes no bfloat16 arrays")
+    if any(x is not None and x.dtype == np.float64 for x in inputs):
+        raise NotOffered("ONNX's attributes (eps, alpha, scale) are float32")
+    kept = tuple((name, value) for name, value in attributes.items() if value is not None)
+    try:
+        session = _session(op, types, kept)
+    except Exception as error:
+        if "NOT_IMPLEMENTED" in str(error) or "not support" in str(error):
+            raise NotOffered(f"ONNX Runtime has no {op} for these types on the CPU") from error
+        raise
+    return session.run(None, {f"input_{i}": x for i, x in enumerate(inputs) if x is not None})[0]
+
+
+def _attention(
+    q: Any, k: Any, v: Any, *, scale: float | None = None, causal: bool = True, mask: Any = None,
+    window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+) -> Any:  # fmt: skip
+    if window or return_lse:
+        raise NotOffered(f"ONNX's Attention has no {'window' if window else 'log-sum-exp'}")
+    heads = [np.ascontiguousarray(x.transpose(1, 0, 2)[None]) for x in (q, k, v)]
+    mixed = _run("Attention", *heads, mask, is_causal=int(causal), scale=scale, softcap=softcap)
+    return mixed[0].transpose(1, 0, 2)
+
+
+def _rms_norm(x: Any, gain: Any, eps: float = 1e-6, *, gain_offset: float = 0.0) -> Any:
+    if gain_offset:
+        raise NotOffered("ONNX's RMSNormalization has no offset of the gain")
+    return _run("RMSNormalization", x, gain, axis=-1, epsilon=eps)
+
+
+def _rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
+    if cos.dtype != x.dtype:
+        raise NotOffered("ONNX's RotaryEmbedding has its tables in the dtype of x")
+    heads, rotated = np.ascontiguousarray(x.transpose(1, 0, 2)[None]), 2 * cos.shape[1]
+    rotated = rotated if rotated < x.shape[-1] else 0
+    tables = (cos[None], sin[None])
+    turned = _run("RotaryEmbedding", heads, *tables, interleaved=int(interleaved), rotary_embedding_dim=rotated)
+    return turned[0].transpose(1, 0, 2)
+
+
+_OPERATIONS: dict[str, Any] = {
+    "linear": lambda x, w, b=None: _run("Gemm", x, w, b, transB=1),
+    "softmax": lambda x, axis=-1: _run("Softmax", x, axis=axis),
+    "log_softmax": lambda x, axis=-1: _run("LogSoftmax", x, axis=axis),
+    "logsumexp": lambda x, axis=-1: _run("ReduceLogSumExp", x, np.array([axis]), keepdims=0),
+    "relu": lambda x: _run("Relu", x),
+    "silu": lambda x: _run("Swish", x),
+    "gelu_erf": lambda x: _run("Gelu", x),
+    "gelu_tanh": lambda x: _run("Gelu", x, approximate="tanh"),
+    "gelu_quick": lambda x: _run("Swish", x, alpha=1.702),
+    "layer_norm": lambda x, gain, bias=None, eps=1e-5: _run("LayerNormalization", x, gain, bias, epsilon=eps),
+    "rms_norm": _rms_norm,
+    "embedding": lambda ids, table: _run("Gather", table, ids),
+    "rope": _rope,
+    "attention": _attention,
+}
