@@ -5,7 +5,10 @@ import numpy as np
 from golden.derive import quantize
 from golden.values import Array
 
-__all__ = ["block_neighbour", "int8_truncated", "minimum_forgotten", "nibbles_side_by_side", "x_not_quantised"]
+__all__ = [
+    "block_neighbour", "int8_truncated", "minimum_forgotten", "nibbles_side_by_side", "one_scale_a_row",
+    "x_not_quantised",
+]  # fmt: skip
 
 
 def nibbles_side_by_side(blocks: Array, format: str) -> Array:
@@ -31,6 +34,12 @@ def minimum_forgotten(blocks: Array, format: str) -> Array:
 def x_not_quantised(x: Array, blocks: Array, format: str) -> Array:
     """The activations stay floats."""
     return x @ quantize.dequantize(blocks, format).T
+
+
+def one_scale_a_row(x: Array, blocks: Array, format: str) -> Array:
+    """One scale for all activations of a token: small blocks beside a large one lose their digits."""
+    scales = np.abs(x).max(-1, keepdims=True).astype(np.float64) / 127
+    return np.rint(x / scales) * scales @ quantize.dequantize(blocks, format).T
 
 
 def int8_truncated(x: Array) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ from tests.mirror.tree import ROOT
 
 CASES = read_cases()
 REFERENCE = {candidate.op: candidate.call for candidate in implementation("refimpl").candidates}
+OPERATIONS = {op for op, call in REFERENCE.items() if getattr(call, "role", "op") == "op"}
 
 
 def each_case(test):
@@ -80,3 +81,16 @@ def test_vectors_come_out_the_same_again(path):
 
 def test_missing_operations_are_said():
     assert {outcome.status for outcome in verify(CASES[:3], Implementation("nobody", ()))} == {"missing"}
+
+
+FLOATS = {"float32", "bfloat16", "float16"}
+
+
+def float_inputs(case: Case) -> set[str]:
+    arrays = [value for call in case.calls for value in call.values() if isinstance(value, np.ndarray)]
+    return {array.dtype.name for array in arrays} & FLOATS
+
+
+@pytest.mark.parametrize("op", sorted({case.op for case in CASES if float_inputs(case) and case.op in OPERATIONS}))
+def test_operation_is_pinned_in_every_dtype(op: str):
+    assert set().union(*[float_inputs(case) for case in CASES if case.op == op]) == FLOATS
