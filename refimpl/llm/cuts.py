@@ -1,8 +1,9 @@
 """Steps that sharpen a distribution or cut off its tail. A token that is cut off has the logit -inf."""
 
+import math
+
 import numpy as np
 
-from refimpl.basics.activation import softmax
 from refimpl.contract import Array, Float, op, require, widen
 
 __all__ = ["greedy", "min_p", "temperature", "top_k", "top_p"]
@@ -52,10 +53,10 @@ def greedy(logits: Float[Array, " V"]) -> Float[Array, " V"]:
 def temperature(logits: Float[Array, " V"], t: float) -> Float[Array, " V"]:
     """Sharpen (t < 1) or flatten (t > 1) the distribution; t = 0 is the limit, greedy.
 
-    Math: l_i <- l_i / t; where that overflows, (l_i - max l) / t, which has the same softmax.
+    Math: l_i <- l_i / t; where 2 max l / t overflows, (l_i - max l) / t, which has the same softmax.
     Cost: V flop; one read, one write.
-    Numerics: divided in float64 and rounded once to the dtype of the logits. What overflows after the shift lies so far
-        below the best that its probability is 0.
+    Numerics: divided in float64 and rounded to the dtype of the logits. What still overflows lies so far below the best
+        that its probability is 0.
     Constraints:
         (C1) no logit is NaN.
         (C2) logits are one row, whose largest is finite.
@@ -69,11 +70,10 @@ def temperature(logits: Float[Array, " V"], t: float) -> Float[Array, " V"]:
     wide = _widened(logits).astype(np.float64)
     if t == 0:
         return greedy(logits)
+    best = wide.max()
     with np.errstate(over="ignore"):
-        scaled = (wide / t).astype(logits.dtype)
-        if np.isinf(scaled).sum() > np.isinf(wide).sum():
-            scaled = ((wide - wide.max()) / t).astype(logits.dtype)
-    return scaled
+        shift = best if np.isinf((2 * best / t).astype(logits.dtype)) else 0.0
+        return ((wide - shift) / t).astype(logits.dtype)
 
 
 @op
@@ -103,10 +103,11 @@ def top_k(logits: Float[Array, " V"], k: int) -> Float[Array, " V"]:
 def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
     """Keep the smallest set of the most likely tokens whose probabilities sum to p or more.
 
-    Math: top_k(l, n), n = min {n >= 1 : p_1 + ... + p_n >= p}, probabilities from the largest down.
+    Math: top_k(l, n), n = min {n >= 1 : w_1 + ... + w_n >= p (w_1 + ... + w_V)}, from the largest down, where
+        w_i = exp(l_i - max l).
     Cost: V exp and a sort.
-    Numerics: probabilities and their sum, from the large side, in float64. p = 0 keeps the best, p = 1 all, whatever
-        the sum rounds to.
+    Numerics: w in float64, rounded to a multiple of 2^-40, and p down to one of 2^-53: sums of integers, exact in any
+        order (up to 2^22 tokens). p = 0 keeps the best, p = 1 all.
     Constraints:
         (C1) no logit is NaN.
         (C2) logits are one row, whose largest is finite.
@@ -121,8 +122,10 @@ def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
     if p == 1:
         return logits
     descending = np.sort(wide[wide > -np.inf])[::-1]
-    mass = np.cumsum(softmax(descending.astype(np.float64)))
-    k = min(int(np.searchsorted(mass, p)) + 1, len(mass))
+    weights = np.exp(descending.astype(np.float64) - descending[0])
+    mass = np.cumsum(np.rint(weights * 2**40).astype(np.int64))
+    needed = -(-int(p * 2**53) * int(mass[-1]) >> 53)  # rounded up
+    k = int(np.searchsorted(mass, needed)) + 1
     return _keep_best(logits, k, descending[k - 1])
 
 
@@ -130,9 +133,9 @@ def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
 def min_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
     """Keep the tokens that are at least p times as likely as the best one.
 
-    Math: l_i <- l_i if exp(l_i - max l) >= p, else -inf.
-    Cost: V exp; one read, one write.
-    Numerics: the ratio in float64. p = 1 keeps all that equal the best, p = 0 all.
+    Math: l_i <- l_i if l_i - max l >= log p, else -inf.
+    Cost: V subtractions; one read, one write.
+    Numerics: difference and logarithm in float64. p = 1 keeps all that equal the best, p = 0 all.
     Constraints:
         (C1) no logit is NaN.
         (C2) logits are one row, whose largest is finite.
@@ -144,4 +147,4 @@ def min_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
     """
     require(0 <= p <= 1, "C3", f"min-p is a ratio in [0, 1], got {p}")
     wide = _widened(logits).astype(np.float64)
-    return _keep(logits, np.exp(wide - wide.max()) >= p)
+    return _keep(logits, wide - wide.max() >= (math.log(p) if p else -math.inf))

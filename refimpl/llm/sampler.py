@@ -28,22 +28,24 @@ def draw(probs: Float[Array, " V"], u: float) -> int:
 
     Math: min {i : p_0 + ... + p_i > u (p_0 + ... + p_{V-1})}.
     Cost: V additions; one read.
-    Numerics: the running sum in float64. A probability of 0 is never drawn: it leaves the running sum where it was.
+    Numerics: p rounded to a multiple of 2^-40 of the power of two above the largest, u down to one of 2^-53, as
+        ``uniform`` gives it: sums of integers, exact in any order (up to 2^22 tokens). What rounds to 0 is never drawn.
     Constraints:
         (C1) u is in [0, 1).
-        (C2) probabilities are not negative, and their sum is positive and finite.
+        (C2) probabilities are finite and not negative, and one is positive.
     Source: Devroye, Non-uniform random variate generation, 1986, III.2.
 
     >>> draw(np.array([0.0, 0.25, 0.75]), 0.0), draw(np.array([0.0, 0.25, 0.75]), 0.25)
     (1, 2)
     """
     require(0 <= u < 1, "C1", f"u is in [0, 1), got {u}")
-    running = np.cumsum(widen(probs), dtype=np.float64)
-    total = running.max(initial=0.0)
-    fair = bool(0 < total < np.inf) and bool((probs >= 0).all())
-    require(fair, "C2", f"probabilities are not negative and have a positive, finite sum, got {total}")
-    # u total may round to the total where that is tiny; some running sum must exceed the target
-    target = min(u * total, np.nextafter(total, 0))
+    wide = widen(probs).astype(np.float64)
+    largest = wide.max(initial=0.0)
+    fair = bool(0 < largest < np.inf) and bool((wide >= 0).all())
+    require(fair, "C2", f"probabilities are finite and not negative, and one is positive; the largest is {largest}")
+    units = np.rint(np.ldexp(wide, 40 - np.frexp(largest)[1]))
+    running = np.cumsum(units.astype(np.int64))
+    target = int(u * 2**53) * int(running[-1]) >> 53
     return int(np.searchsorted(running, target, side="right"))
 
 

@@ -1,6 +1,7 @@
 """Temperature and the cuts against their definitions in scalars."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -49,9 +50,15 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(logits, p):
     assert left == sorted(order[: len(left)]), "a beginning of the order"
     weights = [math.exp(logits[i] - logits[order[0]]) for i in order]
     mass, without_last = math.fsum(weights[: len(left)]), math.fsum(weights[: len(left) - 1])
-    total = math.fsum(weights)
-    assert mass >= (p - 1e-15) * total
-    assert len(left) == 1 or p == 1 or without_last < (p + 1e-15) * total
+    total, unit = math.fsum(weights), len(order) * 2.0**-40
+    assert mass >= p * total - unit
+    assert len(left) == 1 or p == 1 or without_last < p * total + unit
+
+
+@given(st.integers(1, 3000), RATIO)
+def test_top_p_of_equal_tokens_is_a_fraction_of_them(n, p):
+    wanted = math.ceil(Fraction(math.floor(p * 2**53), 2**53) * n)  # where a running sum of float64 may miss it
+    assert kept(top_p(np.zeros(n), p)) == list(range(max(wanted, 1)))
 
 
 @given(LOGITS, st.floats(1e-6, 1.0))

@@ -1,5 +1,7 @@
 """The chain of steps and the draw."""
 
+import math
+from fractions import Fraction
 from itertools import accumulate
 
 import numpy as np
@@ -21,11 +23,24 @@ PROBS = (
 UNIT = st.one_of(st.floats(0.0, 1.0, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53, 0.5, 5e-324]))
 
 
+def units(probs: np.ndarray) -> list[int]:
+    """Multiples of 2^-40 of the power of two above the largest; Python rounds fractions half to even."""
+    unit = Fraction(2) ** (math.frexp(probs.max())[1] - 40)
+    return [round(Fraction(p) / unit) for p in probs.tolist()]
+
+
 @given(PROBS, UNIT)
 def test_draw_is_the_first_whose_running_sum_exceeds(probs, u):
-    running = list(accumulate(probs.tolist()))
-    wanted = next(i for i, mass in enumerate(running) if mass > u * running[-1])
+    running = list(accumulate(units(probs)))
+    wanted = next(i for i, mass in enumerate(running) if mass * 2**53 > math.floor(u * 2**53) * running[-1])
     assert draw(probs, u) == wanted and probs[wanted] > 0
+
+
+@given(PROBS, UNIT)
+def test_draw_inverts_the_distribution(probs, u):
+    drawn, total = draw(probs, u), math.fsum(probs)
+    below, slack = math.fsum(probs[:drawn]), len(probs) * 2.0**-39 * probs.max()
+    assert below - slack <= u * total < below + probs[drawn] + slack
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any))
