@@ -9,7 +9,7 @@ import re
 import types
 import unittest.mock
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Kernel:
     shared: int
     source: str
     """A hash of what the kernel is compiled from."""
-    compile: Callable[[str], str]
+    compile: Callable[[str], str] = field(repr=False)
     """From architecture to PTX."""
 
     def ptx(self, arch: str = "sm_90") -> str:

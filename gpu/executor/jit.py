@@ -7,12 +7,8 @@ file of this package folder and of the versions of Numba and llvmlite: another s
 
 import contextlib
 import hashlib
-import os
-import shutil
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -23,11 +19,11 @@ import numba
 from numba.core import config, types
 from numba.core.caching import FunctionCache
 
+from gpu.store import open_folder
 from refimpl.contract import host
 
 __all__ = ["cache_folder", "compile_now", "inlined", "is_cold", "jit", "jit_beside"]
 
-_DAYS_KEPT = 30
 _LOCK = threading.Lock()
 
 
@@ -39,32 +35,9 @@ def _source_hash(sources: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _drop_stale(root: Path, kept: Path) -> None:
-    """Delete the stores that no process has opened for a month."""
-    oldest = time.time() - _DAYS_KEPT * 86400
-    for folder in root.iterdir():
-        if folder != kept and folder.stat().st_mtime < oldest:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open_folder(sources: Path) -> Path:
-    """Return a writable folder for these sources' machine code; a read-only home gets a private temporary one."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "refimpl" / "kernels" / _source_hash(sources)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-        os.utime(folder)
-        _drop_stale(folder.parent, folder)
-    except (OSError, RuntimeError):  # RuntimeError: a user without a home
-        folder = Path(tempfile.gettempdir()) / f"refimpl-kernels-{os.getuid()}" / folder.name
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.parent.stat().st_uid != os.getuid():  # somebody else's folder must not feed us code
-            folder = Path(tempfile.mkdtemp(prefix="refimpl-kernels-"))
-    return folder
-
-
-_FOLDER = _open_folder(Path(__file__).parent)
+_FOLDER = open_folder("kernels", _source_hash(Path(__file__).parent))
 
 
 @host
@@ -116,7 +89,7 @@ def jit(function: Callable[..., Any]) -> Any:
 @host
 def jit_beside(file: str) -> Callable[[Callable[..., Any]], Any]:
     """Return a ``jit`` for the package folder of ``file``, whose store follows the sources of that folder alone."""
-    folder = _open_folder(Path(file).parent)
+    folder = open_folder("kernels", _source_hash(Path(file).parent))
     return lambda function: _compiled(function, folder)
 
 

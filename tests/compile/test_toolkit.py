@@ -1,0 +1,49 @@
+"""What a user reads who has no compiler, and what the compilers need."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gpu import toolkit
+from gpu.toolkit import need_toolkit, nvrtc_ptx, toolkit_versions
+from refimpl.contract import UsageError
+
+MISSING = "CUDA kernels need numba-cuda and its compilers \\({} is missing\\): pip install \"numba-cuda\\[cu12\\]\"$"
+
+
+@pytest.mark.parametrize("module", ["numba_cuda", "cuda.bindings.nvrtc", "cuda.bindings.nvjitlink"])
+def test_missing_package_is_one_line(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolkit, "_is_there", lambda name: name != module)
+    with pytest.raises(UsageError, match=MISSING.format(module)):
+        need_toolkit()
+
+
+@pytest.mark.parametrize("module", ["numba_cuda", "cuda", "cuda.bindings"])
+def test_package_that_cannot_be_imported_is_missing(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == module or name.startswith(module + ".")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match=MISSING.format(r"[\w.]+")):
+        need_toolkit()
+
+
+def test_kernels_need_no_cupy() -> None:
+    program = (
+        "import sys; sys.modules['cupy'] = None\n"
+        "from tests.compile.made import scaled; print(len(scaled(2.0).cubin('sm_90')))\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 1000
+
+
+def test_versions_name_the_compilers() -> None:
+    assert all(name in toolkit_versions() for name in ("numba-cuda 0.", "llvmlite", "nvrtc (12, ", "libnvvm"))
+
+
+def test_source_without_kernel_is_an_empty_program() -> None:
+    assert ".entry" not in nvrtc_ptx("a.cu", {"a.cu": "__device__ int one() { return 1; }"}, "sm_90", ())
+
+
+def test_unknown_architecture_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^a\.cu does not compile for sm_10: .+$"):
+        nvrtc_ptx("a.cu", {"a.cu": ""}, "sm_10", ())
