@@ -1,15 +1,17 @@
-"""The fast side: on cuda and emulated every twin, and each kernel behind it; on cpu the executor's Numba kernels.
+"""The fast side: on cuda and emulated every twin, and each kernel behind it; on cpu the executor's kernels.
 
 Functions of the host have no twin: they are the same on every device.
 """
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import refimpl
+from golden.adapters import refimpl as reference
 from golden.adapters.refimpl import ROOMS
 from golden.verify import Candidate, NotOffered
 
@@ -21,14 +23,18 @@ def candidates(device: str | None = None) -> list[Candidate]:
     devices: Any = importlib.import_module("gpu.device")
     name = devices.current() if device is None else devices.pick(device)
     if name == "cpu":
-        cpu: Any = importlib.import_module("gpu.executor.operations")
-        return [Candidate(op, _offering(call), "cpu") for op, call in cpu.OPERATIONS.items()] + _refused(
-            lambda op: op not in cpu.OPERATIONS
-        )
+        return _on_the_cpu()
     registry: Any = importlib.import_module("gpu.registry")
     found = [Candidate(op, _on(name, _offering(call))) for op, call in _twins().items()]
     found += [Candidate(v.op, _on(name, _offering(v.call, v.takes)), v.name) for v in registry.variants()]
-    return found + _refused(lambda op: op not in _twins())
+    return found + _refused()
+
+
+def _on_the_cpu() -> list[Candidate]:
+    """The executor's kernels, and the reference's own functions, which run where it has none."""
+    kernels: Any = importlib.import_module("gpu.executor.operations")
+    found = [Candidate(op, _offering(each.call, each.takes), "numba") for op, each in kernels.OPERATIONS.items()]
+    return found + [replace(each, kernel="numpy") for each in reference.candidates()]
 
 
 def _twins() -> dict[str, Callable[..., Any]]:
@@ -44,13 +50,13 @@ def _twins() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _refused(lacks: Callable[[str], bool]) -> list[Candidate]:
-    """Host functions, which have no twin, and on the CPU the operations that no kernel of ours computes."""
+def _refused() -> list[Candidate]:
+    """Host functions, which have no twin."""
     found = []
     for name in (name for name, _ in refimpl.CONTENTS if name.split(".")[0] in ROOMS):
         for key, value in vars(importlib.import_module(f"refimpl.{name}")).items():
             role = getattr(value, "role", None)
-            if role == "host" and lacks(key):
+            if role == "host":
                 found.append(Candidate(key, _refusal("runs on the host, whatever the device")))
     return found
 

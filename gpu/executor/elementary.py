@@ -109,18 +109,22 @@ def rms_norm_row(x, gain, out, width, eps):
 
 @inlined
 def layer_norm_row(x, gain, bias, out, width, eps):
-    """Write (x - mean) / sqrt(variance + eps) * gain + bias for one row; ``bias`` 0 is none."""
+    """Write (x - mean) / sqrt(variance + eps) * gain + bias for one row, centred twice; ``bias`` 0 is none."""
     total = splat(0.0)
     for i in range(0, width, LANES):
         total = total + load_part(x + 4 * i, width - i)
     mean = splat(fold_sum(total)) / splat(width)
     total = splat(0.0)
+    for i in range(0, width, LANES):  # what rounding the mean left behind
+        total = total + keep(load_part(x + 4 * i, width - i) - mean, 0, width - i, splat(0.0))
+    rest = splat(fold_sum(total)) / splat(width)
+    total = splat(0.0)
     for i in range(0, width, LANES):
-        part = keep(load_part(x + 4 * i, width - i) - mean, 0, width - i, splat(0.0))
+        part = keep(load_part(x + 4 * i, width - i) - mean - rest, 0, width - i, splat(0.0))
         total = fma(part, part, total)
     root = vsqrt(splat(fold_sum(total)) / splat(width) + splat(eps))
     for i in range(0, width, LANES):
-        part = (load_part(x + 4 * i, width - i) - mean) / root * load_part(gain + 4 * i, width - i)
+        part = (load_part(x + 4 * i, width - i) - mean - rest) / root * load_part(gain + 4 * i, width - i)
         if bias != 0:
             part = part + load_part(bias + 4 * i, width - i)
         store_part(out + 4 * i, part, width - i)

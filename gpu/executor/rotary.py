@@ -6,11 +6,11 @@ from gpu.executor.page import PAGE, values_of
 from gpu.executor.program import words_at
 from gpu.executor.vector import LANES, float_at, int_at, load_part, put_float, store_part
 
-__all__ = ["append_token"]
+__all__ = ["append_token", "rotate_halves", "rotate_neighbours"]
 
 
 @inlined
-def _rotate_halves(x, cos, sin, pairs):
+def rotate_halves(x, cos, sin, pairs):
     """Turn the pairs (x[i], x[i + pairs])."""
     for i in range(0, pairs, LANES):
         left, low, high = pairs - i, x + 4 * i, x + 4 * (i + pairs)
@@ -21,7 +21,7 @@ def _rotate_halves(x, cos, sin, pairs):
 
 
 @inlined
-def _rotate_neighbours(x, cos, sin, pairs):
+def rotate_neighbours(x, cos, sin, pairs):
     """Turn the pairs (x[2 i], x[2 i + 1])."""
     for i in range(0, 4 * pairs, 4):
         c, s = float_at(cos + i), float_at(sin + i)
@@ -37,9 +37,9 @@ def _prepare_head(program, x, gain, t):
         rms_norm_row(x, gain, x, program.head_dim, program.eps)
     cos, sin = program.cos + 4 * program.rope_pairs * t, program.sin + 4 * program.rope_pairs * t
     if program.interleaved:
-        _rotate_neighbours(x, cos, sin, program.rope_pairs)
+        rotate_neighbours(x, cos, sin, program.rope_pairs)
     else:
-        _rotate_halves(x, cos, sin, program.rope_pairs)
+        rotate_halves(x, cos, sin, program.rope_pairs)
 
 
 @jit
