@@ -25,7 +25,6 @@ DEVICES = ("cpu", "cuda", "emulated")
 _CURRENT: ContextVar[str | None] = ContextVar("device", default=None)
 _CHECKS: ContextVar[tuple[int, bool]] = ContextVar("checks", default=(2, True))
 _RECORD: ContextVar["list[Launch] | None"] = ContextVar("record", default=None)
-_STATIC_SHARED = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any) -> Array:
     """Return an array of the current device to write into. An emulated one holds NaN or -1: a forgotten write shows."""
     if current() == "emulated":
         fresh = np.empty(shape, dtype)
-        fresh.view(np.uint8).fill(0xFF)
+        fresh.reshape(-1).view(np.uint8).fill(0xFF)
         return fresh
     import cupy
 
@@ -188,7 +187,7 @@ def _launch_cuda(
     import cupy
 
     function = _loaded(kernel, cupy.cuda.Device().id)
-    if shared > max(_STATIC_SHARED, function.max_dynamic_shared_size_bytes):
+    if shared and shared > function.max_dynamic_shared_size_bytes:  # 48 KB, less what the kernel declares
         function.max_dynamic_shared_size_bytes = shared
     function(grid, block, tuple(kernel.pack(args, lambda x: x.data.ptr)), shared_mem=shared)
 

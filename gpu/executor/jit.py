@@ -35,8 +35,6 @@ def _source_hash(sources: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-
-
 _FOLDER = open_folder("kernels", _source_hash(Path(__file__).parent))
 
 
