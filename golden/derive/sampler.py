@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,17 @@ def top_k(logits: Array, k: int) -> Array:
     return _keep(logits, _order(logits)[: k or None])
 
 
+def _units(weight: float, unit: Fraction) -> int:
+    return round(Fraction(weight) / unit)
+
+
 def top_p(logits: Array, p: float) -> Array:
-    probs, mass = softmax(logits), 0.0
+    mass = {i: _units(math.exp(logits[i] - max(logits)), Fraction(1, 2**40)) for i in _order(logits)}
     kept: list[int] = []
-    for i in _order(logits):
-        if kept and p < 1 and mass >= p:
+    for i in mass:
+        if kept and p < 1 and sum(mass[j] for j in kept) * 2**53 >= math.floor(p * 2**53) * sum(mass.values()):
             break
         kept.append(i)
-        mass += probs[i]
     return _keep(logits, kept)
 
 
@@ -77,10 +81,10 @@ def logit_bias(logits: Array, bias: Iterable[tuple[int, float]]) -> Array:
 
 
 def draw(probs: Array, u: float) -> int:
-    target, running = u * math.fsum(probs), 0.0
-    for i, p in enumerate(probs):
-        running += p
-        if running > target:
+    unit = Fraction(2) ** (math.frexp(max(probs))[1] - 40)
+    units = [_units(p, unit) for p in probs]
+    for i in range(len(units)):
+        if sum(units[: i + 1]) * 2**53 > math.floor(u * 2**53) * sum(units):
             return i
     raise ValueError("u is not below 1")
 

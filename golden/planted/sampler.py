@@ -11,10 +11,10 @@ from golden.values import Array
 __all__ = [
     "best_is_last", "bias_replaces", "counts_all", "counts_once", "cut_by_value", "cut_tokens_return",
     "cuts_on_one_distribution", "divides_always", "divides_by_zero", "draw_counts_from_above", "draw_last_if_none",
-    "draw_may_stop_at_zero", "k_always_first", "k_wraps", "k_zero_is_one", "mass_above", "mass_crossing_dropped",
-    "mass_in_float32", "min_p_absolute", "output_only", "presence_over_prompt", "repeats_compound",
-    "sample_ignores_chain", "sample_overflows", "temperature_first", "temperature_inverted", "temperature_last",
-    "ties_kept",
+    "draw_may_stop_at_zero", "draw_of_any_positive", "k_always_first", "k_wraps", "k_zero_is_one", "mass_above",
+    "mass_crossing_dropped", "mass_in_float32", "mass_of_rounded", "min_p_absolute", "output_only",
+    "presence_over_prompt", "repeats_compound", "sample_ignores_chain", "sample_overflows", "temperature_first",
+    "temperature_inverted", "temperature_last", "ties_kept",
 ]  # fmt: skip
 
 
@@ -178,6 +178,17 @@ def presence_over_prompt(logits: Array, prompt_ids: Any, output_ids: Any, chain:
         said = [*prompt_ids, *output_ids]
         logits = derive.apply_chain(logits, prompt_ids, said, (step,))
     return logits
+
+
+def mass_of_rounded(logits: Array, p: float) -> Array:
+    """The mass is a running sum of rounded probabilities."""
+    order = np.argsort(-logits, kind="stable")
+    return _only(logits, order[: int(np.searchsorted(np.cumsum(softmax(logits)[order]), p)) + 1])
+
+
+def draw_of_any_positive(probs: Array, u: float) -> int:
+    """The running sum in float64: at u = 0 the first positive probability is drawn, however small."""
+    return int(np.searchsorted(np.cumsum(probs, dtype=np.float64), u * probs.sum(dtype=np.float64), side="right"))
 
 
 def draw_last_if_none(probs: Array, u: float) -> int:
