@@ -15,8 +15,9 @@ Dimension key: one letter, one meaning, in prose and in signatures. A name may e
     N query heads           K key/value heads           G = N / K
     H head width            H2 head width of v          J rotated pairs of a head
     B blocks of a row       I elements of a block       L layers
+    R sequences             M blocks of a sequence
 
-The executor alone has R sequences in a step, each with M blocks of the cache. Other axes are words: ``row_bytes``.
+Other axes are words: ``row_bytes``.
 """
 
 import operator

@@ -7,11 +7,11 @@ takes the arguments of the operation under their names.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from golden.derive import activation, attention, kv_cache, layers, position, quantize, rng, sampler
+from golden.derive import activation, attention, flash, kv_cache, layers, paged, position, quantize, rng, sampler
 
 __all__ = ["DERIVATIONS"]
 
-_MODULES = (activation, attention, kv_cache, layers, position, quantize, rng, sampler)
+_MODULES = (activation, attention, flash, kv_cache, layers, paged, position, quantize, rng, sampler)
 
 DERIVATIONS: Mapping[str, Callable[..., Any]] = {
     name: getattr(module, name) for module in _MODULES for name in module.__all__

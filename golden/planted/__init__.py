@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from golden.case import Case
-from golden.planted import activation, attention, kv_cache, layers, position, quantize, rng, sampler
+from golden.planted import activation, attention, flash, kv_cache, layers, paged, position, quantize, rng, sampler
 from golden.values import dtype_named
 
 __all__ = ["PLANTED", "as_operation"]
 
 PLANTED: Mapping[str, Callable[..., Any]] = {
     f"{module.__name__.rsplit('.', 1)[1]}.{name}": getattr(module, name)
-    for module in (activation, attention, kv_cache, layers, position, quantize, rng, sampler)
+    for module in (activation, attention, flash, kv_cache, layers, paged, position, quantize, rng, sampler)
     for name in module.__all__
 }
 """Every planted fault by its name, ``room.fault``."""

@@ -13,6 +13,8 @@ from refimpl.basics.activation import geglu, log_softmax, logsumexp, softmax, sw
 from refimpl.basics.linear import linear
 from refimpl.basics.norm import layer_norm, rms_norm
 from refimpl.contract import ContractError
+from refimpl.efficient.flash import flash_attention, flash_step, merge_states
+from refimpl.efficient.paged import paged_append, paged_attention, slot_mapping
 from refimpl.llm.attention import attention
 from refimpl.llm.cuts import greedy, min_p, temperature, top_k, top_p
 from refimpl.llm.embedding import embedding
@@ -28,6 +30,9 @@ def a(*shape, dtype=np.float64):
 
 
 QKV = (a(2, 4, 8), a(3, 2, 8), a(3, 2, 5))
+STATE = (a(2, 4, 5), a(2, 4), a(2, 4))
+CACHES, TABLES = (a(3, 4, 2, 8), a(3, 4, 2, 5)), (np.array([[0, 2], [1, -1]]), np.array([5, 4]), np.array([0, 1, 2]))
+NEW, SLOTS = (a(2, 2, 8), a(2, 2, 5)), np.array([3, -1])
 YARN = {"scaling": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
 LONG = {"scaling": "longrope", "factor": 2.0, "original_max_position_embeddings": 8}
 ONES = {"short_factor": (1.0,), "long_factor": (1.0,)}
@@ -99,6 +104,41 @@ BROKEN = [
     (attention, "C4", QKV, {"window": 0}),
     (attention, "C4", QKV, {"window": 2, "causal": False}),
     (attention, "C5", QKV, {"softcap": 0.0}),
+    *((flash_attention, "C1", (a(2, heads, 8), *QKV[1:]), {}) for heads in (3, 5)),
+    (flash_attention, "C1", (QKV[0], a(3, 0, 8), a(3, 0, 5)), {}),
+    (flash_attention, "C2", (a(2, 4, 7), *QKV[1:]), {}),
+    (flash_attention, "C2", (*QKV[:2], a(1, 2, 5)), {}),
+    (flash_attention, "C3", QKV, {"mask": a(2, 2, 3)}),
+    (flash_attention, "C4", QKV, {"window": 0}),
+    (flash_attention, "C4", QKV, {"window": 2, "causal": False}),
+    (flash_attention, "C5", QKV, {"softcap": -1.0}),
+    (flash_attention, "C6", QKV, {"tile": 0}),
+    (flash_step, "C1", (*STATE, a(2, 3, 8), *QKV[1:]), {}),
+    (flash_step, "C2", (*STATE, *QKV[:2], a(3, 1, 5)), {}),
+    (flash_step, "C3", (*STATE, *QKV), {"mask": a(3, 2) > 0}),
+    (flash_step, "C4", (a(2, 4, 4), *STATE[1:], *QKV), {}),
+    (flash_step, "C4", (STATE[0], a(2, 1), STATE[2], *QKV), {}),
+    (flash_step, "C5", (*STATE, *QKV), {"softcap": 0.0}),
+    *((merge_states, "C1", (*STATE[:2], *part), {}) for part in ((a(2, 4, 1), a(2, 4)), (a(2, 4, 5), a(1, 4)))),
+    (slot_mapping, "C1", (TABLES[0][0], np.array([0]), 0), {}),
+    *((slot_mapping, "C2", (TABLES[0][0], np.array([position]), 4), {}) for position in (-1, 8)),
+    (slot_mapping, "C3", (TABLES[0][1], np.array([3, 4]), 4), {}),
+    (paged_append, "C1", (*CACHES, NEW[0], a(2, 2, 4), SLOTS), {}),
+    (paged_append, "C1", (*CACHES, *NEW, np.array([3])), {}),
+    (paged_append, "C1", (CACHES[0], a(3, 3, 2, 5), *NEW, SLOTS), {}),
+    *((paged_append, "C2", (*CACHES, *NEW, np.array([0, slot])), {}) for slot in (-2, 12)),
+    (paged_append, "C3", (*CACHES, *NEW, np.array([3, 3])), {}),
+    (paged_attention, "C1", (a(2, 3, 8), *CACHES, *TABLES), {}),
+    (paged_attention, "C2", (a(2, 4, 7), *CACHES, *TABLES), {}),
+    (paged_attention, "C2", (QKV[0], CACHES[0], a(3, 3, 2, 5), *TABLES), {}),
+    *((paged_attention, "C3", (QKV[0], *CACHES, *TABLES[:2], np.array(bounds)), {})
+      for bounds in ([0, 2], [0, 1, 3], [1, 1, 2], [0, 3, 2])),
+    (paged_attention, "C3", (QKV[0], *CACHES, TABLES[0], np.array([5]), TABLES[2]), {}),
+    *((paged_attention, "C4", (QKV[0], *CACHES, TABLES[0], np.array([5, n]), TABLES[2]), {}) for n in (-1, 9)),
+    *((paged_attention, "C5", (QKV[0], *CACHES, np.array([[0, n], [1, -1]]), *TABLES[1:]), {}) for n in (3, -1)),
+    (paged_attention, "C5", (QKV[0], *CACHES, TABLES[0], np.array([5, 5]), TABLES[2]), {}),
+    (paged_attention, "C6", (QKV[0], *CACHES, *TABLES), {"window": 0}),
+    (paged_attention, "C7", (QKV[0], *CACHES, *TABLES), {"softcap": 0.0}),
     (cache_append, "C1", (new_cache(2, 2, 3), a(3, 2, 3), a(3, 2, 3)), {}),
     (cache_append, "C2", (new_cache(4, 2, 3), a(3, 1, 3), a(3, 1, 3)), {}),
     (cache_append, "C2", (new_cache(4, 2, 3), a(3, 2, 3), a(1, 2, 3)), {}),
@@ -122,6 +162,13 @@ def unchecked_shapes():
 def test_refused_by_label(function, label, arguments, keywords):
     with pytest.raises(ContractError, match=f"^{label}: "):
         function(*arguments, **keywords)
+
+
+def test_a_refused_paged_append_writes_nothing():
+    k_cache, v_cache = a(3, 4, 2, 8), a(3, 4, 2, 5)
+    with pytest.raises(ContractError, match=r"^C3: slots \[3 3\] hold one twice$"):
+        paged_append(k_cache, v_cache, 2 * NEW[0], 2 * NEW[1], np.array([3, 3]))
+    assert (k_cache == 1).all() and (v_cache == 1).all()
 
 
 def test_a_refused_append_writes_nothing():

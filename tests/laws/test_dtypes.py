@@ -17,6 +17,7 @@ from refimpl.basics.activation import (
 )
 from refimpl.basics.linear import linear
 from refimpl.basics.norm import layer_norm, rms_norm
+from refimpl.efficient.flash import flash_attention
 from refimpl.llm.attention import attention
 from refimpl.llm.embedding import embedding
 from refimpl.llm.mlp import gated_mlp, mlp
@@ -43,6 +44,7 @@ CALLS = {
     "learned_position": (lambda x, table: learned_position(x, np.arange(5), table), (5, 8), (7, 8)),
     "rope": (lambda x: rope(x, COS.astype(np.float32), SIN.astype(np.float32)), (5, 2, 8)),
     "attention": (attention, (5, 4, 8), (6, 2, 8), (6, 2, 3)),
+    "flash_attention": (flash_attention, (5, 4, 8), (6, 2, 8), (6, 2, 3)),
     "mlp": (mlp, (5, 8), (6, 8), (8, 6), (6,), (8,)),
     "gated_mlp": (gated_mlp, (5, 8), (6, 8), (6, 8), (8, 6), (6,), (6,), (8,)),
 }
