@@ -15,7 +15,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 __all__ = [
-    "bits_to_float32", "bits_to_float64", "float32_to_bits", "float64_to_bits", "fma32", "fma64", "round_even64",
+    "bit_length", "bits_to_float32", "bits_to_float64", "float32_to_bits", "float64_to_bits", "fma32", "fma64",
+    "round_even64",
 ]  # fmt: skip
 
 
@@ -79,3 +80,16 @@ def fma64(context, x, y, z):
 def round_even64(context, x):
     """Return the nearest whole number, ties to even, as a float64."""
     return _call("llvm.rint.f64", types.float64, 1)
+
+
+@intrinsic
+def bit_length(context, bits):
+    """Return how many bits a uint64 needs: 0 for 0, 1 for 1, 64 for the largest."""
+
+    def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        word = values[0].type
+        function = ir.FunctionType(word, [word, ir.IntType(1)])
+        count = cgutils.get_or_insert_function(builder.module, function, "llvm.ctlz.i64")
+        return builder.sub(word(64), builder.call(count, [values[0], ir.IntType(1)(0)]))
+
+    return types.int64(types.uint64), generate
