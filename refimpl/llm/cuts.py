@@ -41,7 +41,7 @@ def greedy(logits: Float[Array, " V"]) -> Float[Array, " V"]:
     Constraints:
         (C1) no logit is NaN.
         (C2) logits are one row, whose largest is finite.
-    Source: definition.
+    Source: the definition.
 
     >>> greedy(np.array([1.0, 3.0, 3.0]))
     array([-inf,   3., -inf])
