@@ -4,11 +4,27 @@ from functools import cache
 from typing import Any
 
 from gpu.compile import device_function
-from refimpl.contract import host
+from refimpl.contract import Array, ContractError, host
 
-__all__ = ["DTYPES", "read", "storage", "write"]
+__all__ = ["DTYPES", "named", "read", "storage", "write", "write_double"]
 
 DTYPES = ("float32", "bfloat16", "float16")
+
+
+@host
+def named(x: Array) -> str:
+    """Return the name of an array's dtype, which must be one that kernels compute with.
+
+    >>> import numpy as np
+    >>> named(np.zeros(1))
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.ContractError: kernels take float32, bfloat16 and float16, not float64
+    """
+    name = str(x.dtype)
+    if name not in DTYPES:
+        raise ContractError(f"kernels take {', '.join(DTYPES[:-1])} and {DTYPES[-1]}, not {name}")
+    return name
 
 
 @host
@@ -42,6 +58,30 @@ def write(dtype: str) -> Any:
         return read(dtype)
     short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
     return _instruction(f"cvt.rn.{short}.f32 $0, $1;", "=h,f", "uint16", "float32")
+
+
+@host
+@cache
+def write_double(dtype: str) -> Any:
+    """Return the function for kernels that turns float64 into a stored number, rounded as NumPy and ml_dtypes round it.
+
+    To float16 in one rounding, by way of a float32 rounded to odd: what is cut off leaves a last bit that no later
+    rounding takes for a tie. To bfloat16 by way of the nearest float32.
+    """
+    from numba import cuda, float32, float64, int32
+
+    narrow = write(dtype)
+
+    def nearest(number):
+        return narrow(float32(number))
+
+    def odd(number):
+        cut = cuda.libdevice.double2float_rz(number)
+        if float64(cut) != number:
+            cut = cuda.libdevice.int_as_float(cuda.libdevice.float_as_int(cut) | int32(1))
+        return narrow(cut)
+
+    return device_function(odd if dtype == "float16" else nearest)
 
 
 def _instruction(text: str, constraints: str, result: str, argument: str) -> Any:

@@ -1,0 +1,1 @@
+"""The twins of ``refimpl.basics``, as CUDA kernels."""

@@ -1,0 +1,211 @@
+"""Activations: softmax and its kin along an axis, and the elementwise functions, one thread an element."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpu import device
+from gpu.basics.activation_kernels import along_axis, elementwise, gated
+from gpu.compile import Kernel
+from gpu.grid import blocks_for, threads_for
+from gpu.number import named
+from gpu.registry import Variant
+from refimpl.contract import Array, Float, kernel, op, require
+
+__all__ = [
+    "VARIANTS", "gated_into", "geglu", "geglu_into", "gelu_erf", "gelu_erf_into", "gelu_quick", "gelu_quick_into",
+    "gelu_tanh", "gelu_tanh_into", "log_softmax", "log_softmax_into", "logsumexp", "logsumexp_into", "relu",
+    "relu_into", "silu", "silu_into", "softmax", "softmax_into", "swiglu", "swiglu_into",
+]  # fmt: skip
+
+
+@op
+def softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    """One block a slice along the last axis, its maximum and its sum through shared memory; else one thread a slice."""
+    _check_axis(x, axis)
+    return _applied(softmax_into, x.shape, x, axis=axis)
+
+
+@kernel
+def softmax_into(out: Float[Array, "..."], x: Float[Array, "..."], axis: int = -1) -> None:
+    """Write the softmax of ``x`` into ``out``, which may be ``x``."""
+    _launch_along("softmax", out, x, axis)
+
+
+@op
+def logsumexp(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    """Blocks and threads as softmax."""
+    _check_axis(x, axis)
+    at = axis % x.ndim
+    return _applied(logsumexp_into, x.shape[:at] + x.shape[at + 1 :], x, axis=axis)
+
+
+@kernel
+def logsumexp_into(out: Float[Array, "..."], x: Float[Array, "..."], axis: int = -1) -> None:
+    """Write the logarithms of the summed exponentials of ``x`` into ``out``, which lacks the axis."""
+    _launch_along("logsumexp", out, x, axis)
+
+
+@op
+def log_softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    """Blocks and threads as softmax."""
+    _check_axis(x, axis)
+    return _applied(log_softmax_into, x.shape, x, axis=axis)
+
+
+@kernel
+def log_softmax_into(out: Float[Array, "..."], x: Float[Array, "..."], axis: int = -1) -> None:
+    """Write the logarithm of the softmax of ``x`` into ``out``, which may be ``x``."""
+    _launch_along("log_softmax", out, x, axis)
+
+
+@op
+def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256."""
+    return _applied(relu_into, x.shape, x)
+
+
+@kernel
+def relu_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
+    """Write relu of ``x`` into ``out``, which may be ``x``."""
+    _launch_flat(elementwise("relu", named(x)), out, x)
+
+
+@op
+def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256."""
+    return _applied(silu_into, x.shape, x)
+
+
+@kernel
+def silu_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
+    """Write silu of ``x`` into ``out``, which may be ``x``."""
+    _launch_flat(elementwise("silu", named(x)), out, x)
+
+
+@op
+def gelu_erf(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256; erfc in float32 by libdevice."""
+    return _applied(gelu_erf_into, x.shape, x)
+
+
+@kernel
+def gelu_erf_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
+    """Write the exact GELU of ``x`` into ``out``, which may be ``x``."""
+    _launch_flat(elementwise("gelu_erf", named(x)), out, x)
+
+
+@op
+def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256."""
+    return _applied(gelu_tanh_into, x.shape, x)
+
+
+@kernel
+def gelu_tanh_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
+    """Write the tanh GELU of ``x`` into ``out``, which may be ``x``."""
+    _launch_flat(elementwise("gelu_tanh", named(x)), out, x)
+
+
+@op
+def gelu_quick(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256."""
+    return _applied(gelu_quick_into, x.shape, x)
+
+
+@kernel
+def gelu_quick_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
+    """Write the sigmoid GELU of ``x`` into ``out``, which may be ``x``."""
+    _launch_flat(elementwise("gelu_quick", named(x)), out, x)
+
+
+@op
+def swiglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256."""
+    require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
+    return _applied(swiglu_into, gate.shape, gate, up)
+
+
+@kernel
+def swiglu_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."]) -> None:
+    """Write silu(gate) up into ``out``, which may be ``gate`` or ``up``."""
+    gated_into(out, gate, up, "silu")
+
+
+@op
+def geglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256."""
+    require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
+    return _applied(geglu_into, gate.shape, gate, up)
+
+
+@kernel
+def geglu_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."]) -> None:
+    """Write gelu_tanh(gate) up into ``out``, which may be ``gate`` or ``up``."""
+    gated_into(out, gate, up, "gelu_tanh")
+
+
+@kernel
+def gated_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."], activation: str) -> None:
+    """Write activation(gate) up into ``out``, which may be ``gate`` or ``up``."""
+    _launch_flat(gated(activation, named(gate)), out, gate, up)
+
+
+def _check_axis(x: Array, axis: int) -> None:
+    there = -x.ndim <= axis < x.ndim and x.shape[axis] > 0
+    require(there, "C1", f"axis {axis} of shape {x.shape} is empty or is not there")
+
+
+def _applied(launcher: Callable[..., None], shape: tuple[int, ...], *inputs: Array, **keywords: int) -> Array:
+    """Run a launcher on device copies of the inputs, into a new array."""
+    out = device.empty(math.prod(shape), inputs[0].dtype).reshape(shape)
+    launcher(out, *(device.array(x).reshape(x.shape) for x in inputs), **keywords)
+    return out
+
+
+def _launch_flat(made: Kernel, out: Array, *inputs: Array) -> None:
+    blocks = blocks_for(out.size, _THREADS)
+    device.launch(made, blocks, _THREADS, *(x.reshape(-1) for x in (out, *inputs)))
+
+
+def _launch_along(form: str, out: Array, x: Array, axis: int) -> None:
+    at = axis % x.ndim
+    outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
+    made = along_axis(form, named(x), inner == 1)
+    if outer * inner:
+        threads = threads_for(n) if inner == 1 else _THREADS
+        blocks = outer if inner == 1 else blocks_for(outer * inner, _THREADS)
+        device.launch(made, blocks, threads, out.reshape(outer, -1, inner), x.reshape(outer, n, inner))
+
+
+def _scores() -> dict[str, Any]:
+    return {"x": np.random.default_rng(0).standard_normal((4, 8192), np.float32)}
+
+
+def _columns() -> dict[str, Any]:
+    return {"x": np.random.default_rng(0).standard_normal((64, 512), np.float32), "axis": 0}
+
+
+def _hidden() -> dict[str, Any]:
+    return {"x": np.random.default_rng(0).standard_normal((4, 14336), np.float32)}
+
+
+def _gate_and_up() -> dict[str, Any]:
+    gate, up = np.random.default_rng(0).standard_normal((2, 4, 14336), np.float32)
+    return {"gate": gate, "up": up}
+
+
+def _is_last(x: Array, axis: int = -1) -> bool:
+    return axis % x.ndim == x.ndim - 1
+
+
+_THREADS = 256
+_ALONG, _PLAIN = (softmax, logsumexp, log_softmax), (relu, silu, gelu_erf, gelu_tanh, gelu_quick)
+VARIANTS = (
+    *(Variant("rows", f.__name__, f, _is_last, _scores) for f in _ALONG),
+    *(Variant("columns", f.__name__, f, lambda x, axis=-1: not _is_last(x, axis), _columns) for f in _ALONG),
+    *(Variant("numba", f.__name__, f, lambda x: True, _hidden) for f in _PLAIN),
+    *(Variant("numba", f.__name__, f, lambda gate, up: True, _gate_and_up) for f in (swiglu, geglu)),
+)

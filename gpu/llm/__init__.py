@@ -1,0 +1,1 @@
+"""The twins of ``refimpl.llm``, as CUDA kernels."""
