@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu.device import pick
-from gpu.executor.cpu import CpuExecutor
 from gpu.executor.page import PAGE
 from gpu.explain import Stored, stored
 from refimpl.contract import Array, Float, UsageError, host, whole
@@ -15,6 +14,12 @@ from refimpl.llm.generate import Reply, Token
 from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
 from refimpl.model import Prompt, Source, check_ids, open_model, prompt_ids
 from refimpl.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from gpu.executor.cpu import CpuExecutor
+    from gpu.executor.cuda import CudaExecutor
+
+    Executor = CpuExecutor | CudaExecutor
 
 __all__ = ["Model", "load"]
 
@@ -28,9 +33,12 @@ def load(
 
     ``dtype`` converts the weights (None: as they are stored); ``activations`` float32 or int8; ``context`` is the most
     tokens of a sequence. None: as many as the model was made for, which bounds ``generate``; ``logits``,
-    ``hidden_states`` and ``greedy`` go beyond it where positions are rotary, as the reference does.
+    ``hidden_states`` and ``greedy`` go beyond it where positions are rotary, as the reference does. On cuda and
+    emulated the activations are float32, and there are no threads to choose.
     """
-    pick(device)
+    place = pick(device)
+    if place != "cpu" and (threads is not None or activations != "float32"):
+        raise UsageError(f"threads and int8 activations are the CPU's; the device is {place}")
     for name, value in (("threads", threads), ("context", context)):
         if value is not None:
             whole(name, value)
@@ -38,10 +46,16 @@ def load(
     most = source.spec.max_positions
     if context is not None and not 0 < context <= most:
         raise UsageError(f"a context of {context} tokens: this model takes from 1 to {most}")
-    executor = CpuExecutor(
-        source.spec, source.weights, threads=threads, activations=activations, dtype=dtype, context=context
-    )
-    return Model(source, executor, dtype)
+    if place == "cpu":
+        from gpu.executor.cpu import CpuExecutor
+
+        own: dict[str, Any] = {"threads": threads, "activations": activations}
+        executor: Executor = CpuExecutor(source.spec, source.weights, dtype=dtype, context=context, **own)
+    else:
+        from gpu.executor.cuda import CudaExecutor
+
+        executor = CudaExecutor(source.spec, source.weights, place, dtype=dtype, context=context)
+    return Model(source, executor, place, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +63,8 @@ class Model:
     """A model ready to run: the files it came from, and the executor that holds its weights."""
 
     source: Source
-    executor: CpuExecutor
+    executor: "Executor"
+    device: str  # cpu, cuda or emulated
     dtype: str | None = None  # that matrices are converted to
 
     @property

@@ -21,7 +21,7 @@ from gpu.cli.arguments import parse_arguments
 from gpu.cli.output import Answer, Output, open_output, spare
 from gpu.cli.prompts import read_prompts
 from refimpl.command import guard, run_program
-from refimpl.contract import host
+from refimpl.contract import UsageError, host
 from refimpl.interrupt import Brake
 
 __all__ = ["main"]
@@ -56,10 +56,14 @@ def _explain(options: argparse.Namespace, output: Output, hand: Brake) -> int:
         from gpu.cli.explanation import explanation
         from gpu.machine import machine
 
+    from gpu.device import pick
+
+    if pick(options.device) != "cpu":
+        raise UsageError(f"--explain speaks of the CPU, not of {options.device}")
     prompts, limits = read_prompts(options), machine(again=True)
     model, answer = _load(options, hand), Answer()
     prepare(answer, prompts[0], options, model)
-    announce_compilation()
+    announce_compilation(model)
     tokens = min(options.max_tokens or 256, model.context - len(answer.prompt_ids))
     lines = explanation(model, len(answer.prompt_ids), tokens, limits)
     output.stream.write("\n".join(lines) + "\n")

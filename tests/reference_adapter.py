@@ -2,7 +2,7 @@
 
     ADAPTER=refimpl [DTYPE=float64] python compare.py tests/reference_adapter.py FOLDER [--f64]
 
-ADAPTER is refimpl (default) or gpu-cpu.
+ADAPTER is refimpl (default), gpu-cpu, gpu-cuda or gpu-emulated.
 """
 
 import os
@@ -42,9 +42,9 @@ def load(path: str) -> Batched:
             import refimpl
 
             return Batched(refimpl.load(path, dtype=os.environ.get("DTYPE", "float32")))
-        case "gpu-cpu":
+        case "gpu-cpu" | "gpu-cuda" | "gpu-emulated" as name:
             import gpu
 
-            return Batched(gpu.load(path, device="cpu"))
+            return Batched(gpu.load(path, device=name.removeprefix("gpu-")))
         case other:
-            raise ValueError(f"ADAPTER is refimpl or gpu-cpu, not {other!r}")
+            raise ValueError(f"ADAPTER is refimpl, gpu-cpu, gpu-cuda or gpu-emulated, not {other!r}")

@@ -38,8 +38,10 @@ def load_model(options: argparse.Namespace) -> Any:
 
 
 @host
-def announce_compilation() -> None:
+def announce_compilation(model: Any) -> None:
     """Say so if the first step will be slow because its kernels have never run on this machine."""
+    if model.device != "cpu":
+        return
     from gpu.executor.cpu import first_step_compiles
 
     if first_step_compiles():
@@ -121,7 +123,7 @@ def ask(
 ) -> None:
     """Run prepared prompts to their ends, writing text as it is made; Ctrl-C leaves what is there and is passed on."""
     settings = generate_settings(options, model)
-    announce_compilation()
+    announce_compilation(model)
     for number, token in _tokens(model, answers, settings):
         hand.armed = True
         answers[number].take(token, time.perf_counter())

@@ -46,7 +46,7 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         help="a folder with config.json, a .gguf file, org/name of the hub, or smollm2 (default)",
     )
     group.add_argument("--offline", action="store_true", help="never ask the network")
-    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    group.add_argument("--device", choices=("auto", "cpu", "cuda", "emulated"), default="auto")
     group.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="of weights")
     group.add_argument("--activations", choices=("float32", "int8"), default="float32", help="int8: faster, coarser")
     group.add_argument("-t", "--threads", type=whole(1, os.cpu_count() or 1), metavar="N")

@@ -23,7 +23,7 @@ def build(spec, **settings):
     """Return an executor, and the model around it."""
     tensors = random_tensors(spec)
     executor = CpuExecutor(spec, tensors, **{"threads": 2, **settings})
-    return executor, Model(Source(spec, tensors, None, Path()), executor)
+    return executor, Model(Source(spec, tensors, None, Path()), executor, "cpu")
 
 
 def in_pieces(executor, count):
