@@ -12,7 +12,7 @@ from refimpl.contract import host
 
 __all__ = ["expand"]
 
-_TOKEN = re.compile(r"(?P<optional>\{)?\.?(?P<name>[\w:]+)\}?")
+_TOKEN = re.compile(r"\{\.(?P<optional>[\w.]+)\}|\.?(?P<name>\w+)")
 
 
 @host
@@ -23,7 +23,9 @@ def expand(line: str, lists: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[st
     ['cvt.u8.s32', 'cvt.u16.s32', 'cvt.sat.u8.s32', 'cvt.sat.u16.s32']
     """
     tokens = list(_TOKEN.finditer(line))
-    names = [token["name"] for token in tokens]
-    choices = [("",) * bool(token["optional"]) + lists.get(token["name"], (token["name"],)) for token in tokens]
+    names = [token["optional"] or token["name"] for token in tokens]
+    choices = [
+        ("",) * bool(token["optional"]) + lists.get(name, (name,)) for token, name in zip(tokens, names, strict=True)
+    ]
     for chosen in product(*choices):
         yield ".".join(filter(None, chosen)), dict(zip(names, chosen, strict=True))

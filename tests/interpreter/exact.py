@@ -7,7 +7,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 
-__all__ = ["FLOATS", "INTEGERS", "converted", "is_nan", "number", "register", "width_of"]
+__all__ = ["FLOATS", "INTEGERS", "NAN", "converted", "is_nan", "nearby", "number", "register", "width_of"]
 
 INTEGERS = {f"{sign[0]}{bits}": np.dtype(f"{sign[1:]}{bits}") for sign in ("uuint", "sint") for bits in (8, 16, 32, 64)}
 FLOATS = {
@@ -63,7 +63,7 @@ def _limits(kind: str) -> tuple[int, int, Fraction]:
     return mantissa, math.frexp(float(info.smallest_normal))[1] - 1, largest
 
 
-def _nearby(value: Fraction, kind: str, mode: str) -> float:
+def nearby(value: Fraction, kind: str, mode: str) -> float:
     """Return the float of a type that a rounding mode chooses for a value."""
     mantissa, least, largest = _limits(kind)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()  # of a dyadic fraction this is exact
@@ -105,7 +105,7 @@ def converted(value: int | float, source: str, to: str, mode: str, flags: set[st
         value = _whole(Fraction(value), mode) or math.copysign(0.0, value)
         result = 0.0 * value if value == 0 else None
     if result is None:
-        result = _nearby(Fraction(value), to, mode or "rn")
+        result = nearby(Fraction(value), to, mode or "rn")
         result = math.copysign(result, value)
     if "ftz" in flags and to == "f32":
         result = _flushed(result)

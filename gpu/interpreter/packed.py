@@ -1,0 +1,130 @@
+"""Arithmetic and comparisons of float16 and bfloat16, single and in pairs of one register."""
+
+import functools
+from itertools import accumulate
+
+import numpy as np
+
+from gpu.interpreter.grammar import expand
+from gpu.interpreter.halves import OPERATIONS, SET, SETP, Rule, holds, result
+from gpu.interpreter.jit import inlined, jit
+from gpu.interpreter.lanes import LANES, OUT, settle
+from refimpl.contract import host
+
+__all__ = ["catalogue", "code_of", "execute"]
+
+_GRAMMAR = """
+    linear{.rn}{.ftz}{.sat}.half        linear{.rn}.brain
+    fma.rn{.ftz}{.sat}.half             fma.rn{.ftz}.relu.half      fma.rn{.relu}.brain
+    sign{.ftz}.half                     sign.brain
+    order{.ftz}{.NaN}{.xorsign.abs}.half                            order{.NaN}{.xorsign.abs}.brain
+    curve.approx.half                   ex2.approx.ftz.brain        tanh.approx.brain
+    setp.relation{.logic}{.ftz}.half    setp.relation{.logic}.brain
+    set.relation{.ftz}.f16.f16          set.relation{.ftz}.integer.f16      set.relation{.ftz}.f16x2.f16x2
+    set.relation.bf16.bf16              set.relation.integer.bf16           set.relation.bf16x2.bf16x2
+    set.relation{.ftz}.word.f16x2       set.relation.word.bf16x2
+"""
+_RELATIONS = {"lt": 1, "eq": 2, "le": 3, "gt": 4, "ne": 5, "ge": 6}  # 1 less, 2 equal, 4 greater, 8 unordered
+_RELATIONS |= {name + "u": accepted | 8 for name, accepted in _RELATIONS.items()} | {"num": 7, "nan": 8}
+_LOGIC = {"and": 1, "or": 2, "xor": 3}
+_LISTS = {
+    "linear": ("add", "sub", "mul"), "sign": ("neg", "abs"), "order": ("min", "max"), "curve": ("ex2", "tanh"),
+    "half": ("f16", "f16x2"), "brain": ("bf16", "bf16x2"), "integer": ("u16", "s16", "u32", "s32"),
+    "word": ("u32", "s32"), "relation": tuple(_RELATIONS), "logic": tuple(_LOGIC),
+}  # fmt: skip
+_ONES = {"u16": 0xFFFF, "s16": 0xFFFF, "u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f16": 0x3C00, "bf16": 0x3F80}
+_PAIR_ONES = {"u32": 0xFFFF, "s32": 0xFFFF, "f16x2": 0x3C00, "bf16x2": 0x3F80}  # of one half
+_FLAGS = ("ftz", "sat", "relu", "NaN", "xorsign")
+_FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_HALF = np.uint64(16)
+_SIZES = (4, 1, 1, 1, 1, 1, 1, 1, 4, 2, 32)
+_PLACES = tuple(accumulate(_SIZES, initial=0))
+
+
+def _rule(opcode: str) -> Rule:
+    """Read an opcode that the grammar has."""
+    name, *words = opcode.split(".")
+    kind = words[-1]
+    flags = [word in words for word in _FLAGS]
+    ones = _PAIR_ONES if kind.endswith("x2") else _ONES
+    true = ones[words[-2]] if name == "set" else 0
+    accepted, logic = _RELATIONS.get(words[0], 0), next((_LOGIC[word] for word in words if word in _LOGIC), 0)
+    return Rule(OPERATIONS.index(name), kind[0] == "b", kind.endswith("x2"), *flags, accepted, logic, true)
+
+
+@functools.cache
+@host
+def catalogue() -> dict[str, int]:
+    """Return every opcode of 16-bit floats, with its code."""
+    opcodes = [opcode for line in _GRAMMAR.split() for opcode, _ in expand(line, _LISTS)]
+    return {name: sum(int(part) << at for part, at in zip(_rule(name), _PLACES, strict=False)) for name in opcodes}
+
+
+@host
+def code_of(opcode: str, width: int) -> int | None:
+    """Return the code of an opcode, or None.
+
+    >>> code_of("fma.rn.bf16x2", 32) is not None, code_of("fma.rz.bf16x2", 32)
+    (True, None)
+    """
+    return catalogue().get(opcode)
+
+
+@inlined
+def _field(code, index):
+    return (code >> _PLACES[index]) & ((1 << _SIZES[index]) - 1)
+
+
+@jit
+def _read(code):
+    """Return the rule of a code."""
+    return Rule(
+        _field(code, 0), _field(code, 1), _field(code, 2), _field(code, 3), _field(code, 4), _field(code, 5),
+        _field(code, 6), _field(code, 7), _field(code, 8), _field(code, 9), _field(code, 10),
+    )  # fmt: skip
+
+
+@jit
+def execute(regs, rows, mask, code):
+    """Run one instruction in the lanes of a mask."""
+    rule = _read(code)
+    if rule.operation in (SETP, SET):
+        _compare(rule, regs, rows, mask)
+        return
+    out = regs[OUT]
+    a, b, c = regs[rows[1]], regs[rows[2]], regs[rows[3]]
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            out[lane] = result(rule, a[lane], b[lane], c[lane])
+            if rule.pair:
+                upper = result(rule, a[lane] >> _HALF, b[lane] >> _HALF, c[lane] >> _HALF)
+                out[lane] |= upper << _HALF
+    settle(regs, rows[0], mask, _FULL)
+
+
+@jit
+def _compare(rule, regs, rows, mask):
+    """Run ``setp`` and ``set``: the predicates of a pair's low and high half, or of a number and its opposite."""
+    a, b, c = regs[rows[2]], regs[rows[3]], regs[rows[4]]
+    first, second = regs[rows[0]], regs[rows[1]]
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            low = holds(rule, a[lane], b[lane])
+            high = holds(rule, a[lane] >> _HALF, b[lane] >> _HALF) if rule.pair else low ^ np.uint64(1)
+            if rule.operation == SET:
+                true = np.uint64(rule.true)
+                first[lane] = low * true | (high * true << _HALF if rule.pair else np.uint64(0))
+            else:
+                predicate = c[lane]  # whose register may be one of the two
+                first[lane] = _joined(rule.logic, low, predicate)
+                second[lane] = _joined(rule.logic, high, predicate)
+
+
+@inlined
+def _joined(logic, holds, predicate):
+    """Combine a relation with a predicate."""
+    if logic == 1:
+        return holds & predicate
+    if logic == 2:
+        return holds | predicate
+    return holds ^ predicate if logic == 3 else holds
