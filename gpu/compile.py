@@ -114,11 +114,14 @@ def _target(compute_capability: tuple[int, int]) -> Any:
 
 
 def _plain(ptx: str, name: str) -> str:
-    """Call the entry by the function's name, not by a mangled one with a counter, and drop Numba's unused globals."""
+    """Give the entry and arrays names without Numba's mangling and counters, and drop its unused globals."""
     mangled = re.search(r"\.entry (\w+)", ptx)
     assert mangled is not None
     lines = [line for line in ptx.splitlines() if not (line.startswith(".common .global") and "NumbaEnv" in line)]
-    return "\n".join(lines).replace(mangled[1], name) + "\n"
+    text = "\n".join(lines).replace(mangled[1], name) + "\n"
+    for number, array in enumerate(dict.fromkeys(re.findall(r"\b_cudapy_[a-z]+_\d+\b", text))):
+        text = re.sub(rf"\b{array}\b", f"array_{number}", text)
+    return text
 
 
 @host

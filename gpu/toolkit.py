@@ -9,7 +9,7 @@ from typing import Any
 
 from refimpl.contract import UsageError, host
 
-__all__ = ["INSTALL", "link", "need_toolkit", "nvrtc_ptx", "toolkit_versions"]
+__all__ = ["INSTALL", "link", "need_toolkit", "nvrtc_ptx", "spilled", "toolkit_versions"]
 
 INSTALL = 'pip install "numba-cuda[cu12]"'
 
@@ -87,10 +87,22 @@ def _first_error(log: str) -> str:
 @host
 def link(name: str, ptx: str, arch: str) -> bytes:
     """Turn PTX into the machine code of one architecture, with the linker of the same toolkit."""
+    return _linked(name, ptx, arch)[0]
+
+
+@host
+def spilled(name: str, ptx: str, arch: str) -> int:
+    """Return the bytes that a thread stores and loads again because it has too few registers."""
+    log = _linked(name, ptx, arch, "-Xptxas=-v", "-verbose")[1]
+    return sum(int(number) for number in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
+
+
+def _linked(name: str, ptx: str, arch: str, *more: str) -> tuple[bytes, str]:
+    """Return machine code and what the linker says of it."""
     need_toolkit()
     from cuda.bindings import nvjitlink
 
-    options = [f"-arch={arch}"]
+    options = [f"-arch={arch}", *more]
     handle = nvjitlink.create(len(options), options)
     try:
         text = ptx.encode()
@@ -104,6 +116,8 @@ def link(name: str, ptx: str, arch: str) -> bytes:
             raise UsageError(f"{name} does not link for {arch}: {message}") from error
         cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
         nvjitlink.get_linked_cubin(handle, cubin)
-        return bytes(cubin)
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+        return bytes(cubin), log.decode(errors="replace")
     finally:
         nvjitlink.destroy(handle)

@@ -27,7 +27,7 @@ def test_ptx_has_one_plain_entry(kernel: Kernel) -> None:
     assert re.findall(r"\.entry (\w+)\(", ptx) == [kernel.entry]
     assert re.findall(r"\.target (\w+)", ptx) == ["sm_90"]
     assert max(map(len, re.findall(r"[\w$.]+", ptx))) < 40
-    assert "NumbaEnv" not in ptx and "call" not in ptx
+    assert "NumbaEnv" not in ptx and "_cudapy" not in ptx and "call" not in ptx
 
 
 def test_launch_gives_the_parameters_that_the_ptx_declares(kernel: Kernel) -> None:
@@ -95,6 +95,12 @@ def test_types_and_parameters_agree_in_number() -> None:
         @numba_kernel("float32[::1]")
         def copy(out, x):
             out[0] = x[0]
+
+
+def test_numba_gives_the_same_text_whatever_it_compiled_before() -> None:
+    first = scaled(2.0).compile("sm_90")
+    scaled(3.0).compile("sm_90")
+    assert scaled(2.0).compile("sm_90") == first
 
 
 def test_second_process_compiles_nothing(tmp_path: Path) -> None:

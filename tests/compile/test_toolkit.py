@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gpu import toolkit
-from gpu.toolkit import need_toolkit, nvrtc_ptx, toolkit_versions
+from gpu.toolkit import need_toolkit, nvrtc_ptx, spilled, toolkit_versions
 from refimpl.contract import UsageError
 
 MISSING = "CUDA kernels need numba-cuda and its compilers \\({} is missing\\): pip install \"numba-cuda\\[cu12\\]\"$"
@@ -47,3 +47,13 @@ def test_source_without_kernel_is_an_empty_program() -> None:
 def test_unknown_architecture_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"^a\.cu does not compile for sm_10: .+$"):
         nvrtc_ptx("a.cu", {"a.cu": ""}, "sm_10", ())
+
+
+def test_spills_are_told_from_arrays() -> None:
+    sum_of_many = " + ".join(f"v[{i}] * v[{(i * 7) % 96}]" for i in range(96))
+    body = "float v[96]; for (int i = 0; i < 96; ++i) v[i] = x[i * 32]; for (int j = 0; j < 9; ++j) {" \
+           "__syncthreads(); out[j * 32] = " + sum_of_many + "; __syncthreads();}"
+    sources = {"a.cu": f'extern "C" __global__ void BOUNDS kernel(float *out, volatile float *x) {{{body}}}'}
+    few = nvrtc_ptx("a.cu", sources, "sm_90", ("-DBOUNDS=__launch_bounds__(1024)",))
+    enough = nvrtc_ptx("a.cu", sources, "sm_90", ("-DBOUNDS=__launch_bounds__(128)",))
+    assert spilled("few", few, "sm_90") > 0 == spilled("enough", enough, "sm_90")
