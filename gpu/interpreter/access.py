@@ -1,0 +1,124 @@
+"""Loads, stores and atomics: what an opcode says, and the bytes that move once the addresses are known to be good."""
+
+import numpy as np
+
+from gpu.interpreter.faults import MISALIGNED, OUTSIDE, READ_ONLY, WRONG_SPACE
+from gpu.interpreter.jit import jit
+from gpu.interpreter.lanes import ALL, LANES, signed
+from gpu.interpreter.raw import load8, load16, load32, load64, store8, store16, store32, store64
+from gpu.interpreter.regions import END, FIRST, OFFSET, REGION_BITS, START, WRITABLE
+from refimpl.contract import host
+
+__all__ = [
+    "ATOMIC", "GENERIC", "GLOBAL", "LOAD", "LOCAL", "PARAM", "SHARED", "STORE", "code_of", "load", "locate", "space_of",
+    "store",
+]  # fmt: skip
+
+LOAD, STORE, ATOMIC = 0, 1, 2
+GENERIC, SHARED, LOCAL, PARAM, GLOBAL = 0, 1, 2, 3, 4
+_SPACES = {
+    "shared": SHARED, "shared::cta": SHARED, "local": LOCAL, "param": PARAM, "param::entry": PARAM, "const": GLOBAL,
+    "global": GLOBAL,
+}  # fmt: skip
+_WEAK = ("weak", "relaxed", "acquire", "release", "volatile")
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_HINTS = ("ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "L1", "L2")
+_SIZES = {f"{letter}{bits}": bits // 8 for letter in "busf" for bits in (8, 16, 32, 64)}
+
+
+@host
+def space_of(words: list[str]) -> int:
+    """Take the space out of the words of an opcode, and return it."""
+    for word in words:
+        if word in _SPACES:
+            words.remove(word)
+            return _SPACES[word]
+    return GENERIC
+
+
+@host
+def code_of(opcode: str, width: int) -> int | None:
+    """Return the code of ``ld`` and ``st``: what, space, size, how many, the width to which a sign extends."""
+    name, *words = opcode.split(".")
+    if name not in ("ld", "ldu", "st") or not words or words[-1] not in _SIZES:
+        return None
+    kind = words.pop()
+    count = {"v2": 2, "v4": 4, "v8": 8}.get(words[-1] if words else "", 1)
+    words = words[:-1] if count > 1 else words
+    space = space_of(words)
+    strength = _WEAK.index(words.pop(0)) if words and words[0] in _WEAK else 0
+    words = words[1:] if words and words[0] in _SCOPES else words
+    if any(word.partition("::")[0] not in _HINTS for word in words):
+        return None
+    extend = width if kind[0] == "s" and name != "st" and width > 8 * _SIZES[kind] else 0
+    what = STORE if name == "st" else LOAD
+    return what | space << 2 | _SIZES[kind] << 5 | count << 10 | strength << 14 | extend << 17
+
+
+@jit
+def locate(base, mask, offset, space, size, writes, regions, thread, addresses, places):
+    """Find the bytes that each active lane means. Return 0, or 16 times the first lane that is wrong plus what is."""
+    window = np.int64(space) << REGION_BITS if space < GLOBAL else np.int64(0)
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            address = np.int64(base[lane]) + offset
+            region = (address + window) >> REGION_BITS
+            if region < 1 or region >= regions.shape[0] or (window and region != space):
+                addresses[lane] = address
+                return lane << 4 | OUTSIDE
+            if space == GLOBAL and region < FIRST:
+                return lane << 4 | WRONG_SPACE
+            address += window
+            addresses[lane] = address
+            if address < regions[region, START] or address + size > regions[region, END]:
+                return lane << 4 | OUTSIDE
+            if address & (size - 1):
+                return lane << 4 | MISALIGNED
+            if writes and not regions[region, WRITABLE]:
+                return lane << 4 | READ_ONLY
+            places[lane] = address + regions[region, OFFSET]
+            if region == LOCAL:
+                places[lane] += (thread + lane) * (regions[LOCAL, END] - regions[LOCAL, START])
+    return 0
+
+
+@jit
+def load(regs, row, mask, places, size, extend):
+    """Load ``size`` bytes of each active lane into a register; ``extend`` says to which width a sign extends."""
+    target = regs[row]
+    if size == 4 and mask == ALL and not extend:
+        for lane in range(LANES):
+            target[lane] = load32(places[lane])
+        return
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            place = places[lane]
+            if size == 4:
+                value = load32(place)
+            elif size == 8:
+                value = load64(place)
+            elif size == 2:
+                value = load16(place)
+            else:
+                value = load8(place)
+            if extend:
+                wide = np.uint64(signed(value, 64 - 8 * size))
+                value = (wide << np.uint64(64 - extend)) >> np.uint64(64 - extend)
+            target[lane] = value
+
+
+@jit
+def store(regs, row, mask, places, size):
+    """Store the low ``size`` bytes of a register for each active lane."""
+    source = regs[row]
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            place, value = places[lane], source[lane]
+            if size == 4:
+                store32(place, value)
+            elif size == 8:
+                store64(place, value)
+            elif size == 2:
+                store16(place, value)
+            else:
+                store8(place, value)

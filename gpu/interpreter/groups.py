@@ -1,0 +1,81 @@
+"""Groups of lanes: who is where, who runs next, and who waits for whom in a warp."""
+
+import numpy as np
+
+from gpu.interpreter import collective
+from gpu.interpreter.codes import CODE, MEMBERS
+from gpu.interpreter.faults import ABSENT, NOT_A_MEMBER
+from gpu.interpreter.jit import jit
+from gpu.interpreter.lanes import ALL, LANES
+from gpu.interpreter.state import FAULT, FAULT_LANE, FAULT_PLACE, LIVE, SYNCING
+
+__all__ = ["FAR", "fail", "first_lane", "meet", "next_group", "park"]
+
+FAR = 1 << 40
+
+
+@jit
+def first_lane(mask):
+    """Return the lowest lane of a mask."""
+    lane = 0
+    while not (mask >> lane) & 1:
+        lane += 1
+    return lane
+
+
+@jit
+def fail(words, fault, place, lane):
+    """Note what goes wrong, and where."""
+    words[FAULT], words[FAULT_PLACE], words[FAULT_LANE] = fault, place, lane
+
+
+@jit
+def park(warp, lanes, place):
+    """Put lanes at a place."""
+    for lane in range(LANES):
+        if (lanes >> lane) & 1:
+            warp[lane] = place
+
+
+@jit
+def next_group(warp, able):
+    """Return the lowest place of the lanes that can run, the lanes there, and the next place where others are."""
+    lowest, limit, lanes = FAR, FAR, 0
+    for lane in range(LANES):
+        if (able >> lane) & 1:
+            lowest = min(lowest, warp[lane])
+    for lane in range(LANES):
+        if (able >> lane) & 1:
+            if warp[lane] == lowest:
+                lanes |= 1 << lane
+            else:
+                limit = min(limit, warp[lane])
+    return lowest, lanes, limit
+
+
+@jit
+def meet(table, rows, regs, warp, words):
+    """Let one group of lanes go on whose named lanes have all come to the instruction. Return whether there was one."""
+    waiting = warp[SYNCING]
+    for lane in range(LANES):
+        if (waiting >> lane) & 1:
+            place = warp[lane]
+            line = table[place]
+            members = np.int64(regs[line[MEMBERS], lane]) & ALL
+            if not (members >> lane) & 1:
+                fail(words, NOT_A_MEMBER, place, lane)
+                return False
+            group = 0
+            for other in range(LANES):
+                same = (waiting >> other) & 1 and warp[other] == place
+                if same and np.int64(regs[line[MEMBERS], other]) & ALL == members:
+                    group |= 1 << other
+            if members & warp[LIVE] & ~group == 0:
+                asker = collective.execute(regs, rows[place], np.uint32(group), line[CODE])
+                if asker >= 0:
+                    fail(words, ABSENT, place, asker)
+                    return False
+                warp[SYNCING] = waiting & ~group
+                park(warp, group, place + 1)
+                return True
+    return False

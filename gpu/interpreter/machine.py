@@ -1,0 +1,207 @@
+"""The machine: warps of 32 lanes, each lane with its own place in the program.
+
+Of the lanes that can run, those at the lowest place run first, so lanes that parted meet again where their paths do.
+A warp runs until its lanes have all ended or wait; then the next one runs. A barrier opens when nobody can run.
+"""
+
+import numpy as np
+
+from gpu.interpreter import collective
+from gpu.interpreter.barrier import arrive, open_barrier
+from gpu.interpreter.codes import ATOMIC, CODE, COLLECTIVE, CONTROL, FAMILY, GUARD, MEMBERS, NEGATED, OFFSET, TARGET
+from gpu.interpreter.control import ACTIVE, BARRIER, BRANCH, EXIT, SWITCH, TRAP
+from gpu.interpreter.execute import compute, touch
+from gpu.interpreter.faults import ABSENT, DEADLOCK, TRAPPED
+from gpu.interpreter.groups import FAR, fail, first_lane, meet, next_group, park
+from gpu.interpreter.jit import inlined, jit
+from gpu.interpreter.lanes import ALL, LANES
+from gpu.interpreter.state import (
+    BLOCK,
+    BUDGET,
+    CTAID,
+    DIVERGED,
+    FAULT,
+    FAULT_WARP,
+    LIVE,
+    REVERSED,
+    STARTED,
+    SYNCING,
+    WAITING,
+)  # fmt: skip
+
+__all__ = ["DONE", "FAILED", "PAUSED", "run"]
+
+DONE, PAUSED, FAILED = 0, 1, 2
+_QUANTUM = 50_000  # instructions that a warp runs before others have a turn: some may wait for what others store
+
+
+@jit
+def run(state, slice_):
+    """Run blocks until all are done, something is wrong, or so many instructions are."""
+    words = state.words
+    total = state.grid[0] * state.grid[1] * state.grid[2]
+    end = words[BUDGET] - slice_
+    while words[BLOCK] < total:
+        if not words[STARTED]:
+            _begin_block(state, total - 1 - words[BLOCK] if words[REVERSED] else words[BLOCK])
+            words[STARTED] = 1
+        status = _run_block(state, end)
+        if status != DONE:
+            return status
+        words[BLOCK] += 1
+        words[STARTED] = 0
+    return DONE
+
+
+@jit
+def _begin_block(state, index):
+    """Fill the memory of a block with poison and put its threads at the start."""
+    grid, words = state.grid, state.words
+    state.shared[:] = 0xFF
+    state.local[:] = 0xFF
+    place = (index % grid[0], index // grid[0] % grid[1], index // grid[0] // grid[1])
+    for w in range(state.warps.shape[0]):
+        state.warps[w, :LANES] = 0
+        state.warps[w, LIVE] = state.threads[w]
+        state.warps[w, WAITING] = state.warps[w, SYNCING] = 0
+        for axis in range(3):
+            state.registers[w, words[CTAID + axis]] = np.uint64(place[axis])
+
+
+@jit
+def _run_block(state, end):
+    """Run the warps of a block in turn."""
+    words = state.words
+    while True:
+        alive = 0
+        for w in state.order:
+            _run_warp(state, w)
+            if words[FAULT]:
+                words[FAULT_WARP] = w
+                return FAILED
+            alive |= state.warps[w, LIVE]
+            if words[BUDGET] <= end:
+                return PAUSED
+        if not alive:
+            return DONE
+        if not open_barrier(state.table, state.rows, state.registers, state.warps, words) and _is_stuck(state):
+            return FAILED
+
+
+@jit
+def _is_stuck(state):
+    """Say whether no lane can go on, which is a fault; lanes whose turn is over can."""
+    if state.words[FAULT]:
+        return True
+    for w in range(state.warps.shape[0]):
+        warp = state.warps[w]
+        if warp[LIVE] & ~(warp[WAITING] | warp[SYNCING]):
+            return False
+    for w in range(state.warps.shape[0]):
+        warp = state.warps[w]
+        if warp[LIVE]:
+            state.words[FAULT_WARP] = w
+            lane = first_lane(warp[LIVE])
+            fail(state.words, DEADLOCK, warp[lane], lane)
+    return True
+
+
+@jit
+def _run_warp(state, w):
+    """Run a warp until its lanes have ended or wait, something is wrong, or its turn is over."""
+    warp, words, regs = state.warps[w], state.words, state.registers[w]
+    left = min(_QUANTUM, words[BUDGET])
+    words[BUDGET] -= left
+    while left > 0 and not words[FAULT]:
+        if warp[SYNCING] and meet(state.table, state.rows, regs, warp, words):
+            continue
+        place, active, limit = next_group(warp, warp[LIVE] & ~(warp[WAITING] | warp[SYNCING]))
+        if active == 0:
+            break
+        while left > 0:
+            left -= 1
+            state.executed[place] += 1
+            line, rows = state.table[place], state.rows[place]
+            mask = active
+            if line[GUARD] >= 0:
+                mask = _guarded(regs[line[GUARD]], active, line[NEGATED])
+            if line[FAMILY] == CONTROL:
+                place, active = _steer(state.jumps, line, rows, regs, warp, words, place, active, mask)
+            elif line[FAMILY] == COLLECTIVE:
+                place, active = _join(line, rows, regs, warp, words, place, active, mask, limit)
+            else:
+                if line[FAMILY] > ATOMIC:
+                    compute(line[FAMILY], regs, rows, np.uint32(mask), line[CODE])
+                elif mask and not touch(state, place, w, regs, mask):
+                    break
+                place += 1
+            if place >= limit or active == 0:
+                break
+        park(warp, active, place)
+    words[BUDGET] += left
+
+
+@inlined
+def _guarded(row, active, negated):
+    """Return the active lanes whose predicate lets the instruction run."""
+    mask = np.int64(0)
+    for lane in range(LANES):
+        mask |= np.int64(row[lane] & np.uint64(1)) << lane
+    return active & (mask ^ ALL if negated else mask)
+
+
+@jit
+def _steer(jumps, line, rows, regs, warp, words, place, active, mask):
+    """Run a control instruction. Return where the group goes on, and who is left of it: 0 when lanes part."""
+    what = line[CODE] & 255
+    if what == BRANCH:
+        if mask == active:
+            return line[TARGET], active
+        if mask == 0:
+            return place + 1, active
+        words[DIVERGED] += 1
+        park(warp, mask, line[TARGET])
+        park(warp, active & ~mask, place + 1)
+        return place, 0
+    rest = active & ~mask
+    if what == EXIT:
+        warp[LIVE] &= ~mask
+        return place + 1, rest
+    if what == SWITCH:
+        park(warp, rest, place + 1)
+        for lane in range(LANES):
+            if (mask >> lane) & 1:
+                warp[lane] = jumps[line[OFFSET] + np.int64(regs[rows[0], lane])]
+        return place, 0
+    if what == BARRIER and line[CODE] >> 8 != 1:
+        park(warp, mask, place)
+        warp[WAITING] |= mask
+        return place + 1, rest
+    if what == BARRIER:
+        arrive(words, regs, rows[1], mask)
+    elif what == ACTIVE:
+        for lane in range(LANES):
+            if (mask >> lane) & 1:
+                regs[rows[0], lane] = np.uint64(active)
+    elif what == TRAP and mask:
+        fail(words, TRAPPED, place, 0)
+    return place + 1, active
+
+
+@jit
+def _join(line, rows, regs, warp, words, place, active, mask, limit):
+    """Run an instruction that lanes do together, at once when all are here that it names, else when they have come."""
+    if limit == FAR and mask and mask == warp[LIVE]:
+        row, agree = regs[line[MEMBERS]], True
+        members = np.int64(row[first_lane(mask)]) & ALL
+        for lane in range(LANES):
+            agree = agree and (not (mask >> lane) & 1 or np.int64(row[lane]) & ALL == members)
+        if agree and members & mask == mask:
+            asker = collective.execute(regs, rows, np.uint32(mask), line[CODE])
+            if asker >= 0:
+                fail(words, ABSENT, place, asker)
+                return place, 0
+            return place + 1, active
+    park(warp, mask, place)
+    warp[SYNCING] |= mask
+    return place + 1, active & ~mask
