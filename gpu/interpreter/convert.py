@@ -85,13 +85,16 @@ def _rule(opcode: str) -> Rule:
     return Rule(way, pair, *kinds[source], source[0] == "s", *kinds[to], to[0] == "s", mode, whole, *flags, 0)
 
 
+def _code(rule: Rule) -> int:
+    """Return a rule as one number."""
+    return sum(int(part) << place for part, place in zip(rule, _PLACES, strict=False))
+
+
 @functools.cache
 @host
 def catalogue() -> dict[str, int]:
     """Return every ``cvt`` there is, with its code."""
-    opcodes = [opcode for line in _GRAMMAR.split() for opcode, _ in expand(line, _LISTS)]
-    places = _PLACES[:-1]
-    return {name: sum(int(part) << place for part, place in zip(_rule(name), places, strict=True)) for name in opcodes}
+    return {opcode: _code(_rule(opcode)) for opcode in expand(_GRAMMAR, _LISTS)}
 
 
 @host

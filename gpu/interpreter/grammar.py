@@ -12,20 +12,19 @@ from refimpl.contract import host
 
 __all__ = ["expand"]
 
-_TOKEN = re.compile(r"\{\.(?P<optional>[\w.]+)\}|\.?(?P<name>\w+)")
+_TOKEN = re.compile(r"\{\.(?P<optional>[\w.]+)\}|\.?(?P<name>[\w:]+)")
 
 
 @host
-def expand(line: str, lists: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield every opcode of a line, with what each name became; a missing one became the empty string.
+def expand(grammar: str, lists: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yield every opcode of a grammar, whose lines stand between white space.
 
-    >>> [opcode for opcode, _ in expand("cvt{.sat}.to.s32", {"to": ("u8", "u16")})]
+    >>> list(expand("cvt{.sat}.to.s32", {"to": ("u8", "u16")}))
     ['cvt.u8.s32', 'cvt.u16.s32', 'cvt.sat.u8.s32', 'cvt.sat.u16.s32']
     """
-    tokens = list(_TOKEN.finditer(line))
-    names = [token["optional"] or token["name"] for token in tokens]
-    choices = [
-        ("",) * bool(token["optional"]) + lists.get(name, (name,)) for token, name in zip(tokens, names, strict=True)
-    ]
-    for chosen in product(*choices):
-        yield ".".join(filter(None, chosen)), dict(zip(names, chosen, strict=True))
+    for line in grammar.split():
+        choices = [
+            ("",) * bool(token["optional"]) + lists.get(token["optional"] or token["name"], (token[0].strip("{.}"),))
+            for token in _TOKEN.finditer(line)
+        ]
+        yield from (".".join(filter(None, chosen)) for chosen in product(*choices))

@@ -52,12 +52,16 @@ def _rule(opcode: str) -> Rule:
     return Rule(OPERATIONS.index(name), kind[0] == "b", kind.endswith("x2"), *flags, accepted, logic, true)
 
 
+def _code(rule: Rule) -> int:
+    """Return a rule as one number."""
+    return sum(int(part) << place for part, place in zip(rule, _PLACES, strict=False))
+
+
 @functools.cache
 @host
 def catalogue() -> dict[str, int]:
     """Return every opcode of 16-bit floats, with its code."""
-    opcodes = [opcode for line in _GRAMMAR.split() for opcode, _ in expand(line, _LISTS)]
-    return {name: sum(int(part) << at for part, at in zip(_rule(name), _PLACES, strict=False)) for name in opcodes}
+    return {opcode: _code(_rule(opcode)) for opcode in expand(_GRAMMAR, _LISTS)}
 
 
 @host
