@@ -43,7 +43,7 @@ class Memory:
         self.arrays = list(arrays)
         names = [*names, *(f"array {i}" for i in range(len(names), len(self.arrays)))]
         self.regions: list[Region] = []
-        for first, last, members in _merged([_span(array) for array in self.arrays]):
+        for first, last, members in _merged({i: _span(array) for i, array in enumerate(self.arrays) if array.size}):
             base = (FIRST + len(self.regions)) << REGION_BITS
             origin = _origin(self.arrays[members[0]])
             name = ", ".join(dict.fromkeys(names[i] for i in members))
@@ -51,17 +51,20 @@ class Memory:
             self.regions.append(Region(name, base + (first - origin) % _ALIGNMENT, last - first, first, writable))
 
     def address(self, array: np.ndarray[Any, Any]) -> int:
-        """Return the address of an array's first element."""
+        """Return the address of an array's first element, and 0 for an array that has none."""
+        if not array.size:
+            return 0
         place = array.__array_interface__["data"][0]
         for region in self.regions:
-            if region.place <= place < region.place + max(region.size, 1):
+            if region.place <= place < region.place + region.size:
                 return region.start + place - region.place
         raise KernelError("an array is handed to a kernel that is not among those it may reach")
 
 
 def _span(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Return where an array's bytes begin and end."""
-    return np.lib.array_utils.byte_bounds(array) if array.size else (array.__array_interface__["data"][0],) * 2
+    first, last = np.lib.array_utils.byte_bounds(array)
+    return int(first), int(last)
 
 
 def _origin(array: np.ndarray[Any, Any]) -> int:
@@ -71,10 +74,10 @@ def _origin(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int, list[int]]]:
+def _merged(spans: dict[int, tuple[int, int]]) -> list[tuple[int, int, list[int]]]:
     """Return the spans with those that overlap joined: first byte, end, and the numbers of the spans in it."""
     joined: list[tuple[int, int, list[int]]] = []
-    for i in sorted(range(len(spans)), key=lambda i: (*spans[i], i)):
+    for i in sorted(spans, key=lambda i: (*spans[i], i)):
         first, last = spans[i]
         if joined and first < joined[-1][1]:
             start, end, members = joined.pop()
