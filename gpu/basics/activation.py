@@ -206,6 +206,6 @@ _ALONG, _PLAIN = (softmax, logsumexp, log_softmax), (relu, silu, gelu_erf, gelu_
 VARIANTS = (
     *(Variant("rows", f.__name__, f, _is_last, _scores) for f in _ALONG),
     *(Variant("columns", f.__name__, f, lambda x, axis=-1: not _is_last(x, axis), _columns) for f in _ALONG),
-    *(Variant("numba", f.__name__, f, lambda x: True, _hidden) for f in _PLAIN),
-    *(Variant("numba", f.__name__, f, lambda gate, up: True, _gate_and_up) for f in (swiglu, geglu)),
+    *(Variant("numba", f.__name__, f, lambda *_, **__: True, _hidden) for f in _PLAIN),
+    *(Variant("numba", f.__name__, f, lambda *_, **__: True, _gate_and_up) for f in (swiglu, geglu)),
 )

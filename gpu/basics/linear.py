@@ -32,7 +32,7 @@ def linear_into(
     y: Float[Array, "T O"], x: Float[Array, "T D"], w: Float[Array, "O D"], b: Float[Array, " O"] | None = None,
     residual: Float[Array, "T O"] | None = None,
 ) -> None:
-    """Write x w^T + b + residual into ``y``, which may be ``residual`` and shares its dtype; the others have their own."""
+    """Write x w^T + b + residual into ``y``, which may be ``residual``. Only these two must share a dtype."""
     _check(x, w, b)
     _launch(y, x, w, b, residual, len(x) > _FEW)
 
@@ -75,6 +75,6 @@ def _workload(T: int) -> dict[str, Any]:
 VARIANTS = (
     Variant("few", "linear", lambda x, w, b=None: _checked(x, w, b, False), lambda x, w, b=None: len(x) <= _FEW,
             lambda: _workload(1)),
-    Variant("tiled", "linear", lambda x, w, b=None: _checked(x, w, b, True), lambda x, w, b=None: True,
+    Variant("tiled", "linear", lambda x, w, b=None: _checked(x, w, b, True), lambda *_, **__: True,
             lambda: _workload(48)),
 )  # fmt: skip

@@ -127,6 +127,6 @@ def _heads() -> dict[str, Any]:
 
 
 VARIANTS = (
-    Variant("numba", "learned_position", learned_position, lambda x, positions, table: True, _tokens_and_table),
-    Variant("numba", "rope", rope, lambda x, cos, sin, *, interleaved=False: True, _heads),
+    Variant("numba", "learned_position", learned_position, lambda *_, **__: True, _tokens_and_table),
+    Variant("numba", "rope", rope, lambda *_, **__: True, _heads),
 )
