@@ -39,5 +39,5 @@ def variants(op: str | None = None) -> tuple[Variant, ...]:
 def _all() -> tuple[Variant, ...]:
     """Collect ``VARIANTS`` of every twin module, in the order of refimpl.CONTENTS."""
     names = [name for name, _ in CONTENTS if name.partition(".")[0] in TWIN_ROOMS]
-    there = [name for name in names if Path(__file__).with_name(name.replace(".", "/") + ".py").exists()]
+    there = [name for name in names if Path(__file__).parent.joinpath(name.replace(".", "/") + ".py").exists()]
     return tuple(variant for name in there for variant in importlib.import_module(f"gpu.{name}").VARIANTS)
