@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test bench docs
+.PHONY: check test bench docs kernels
 
 check:
 	$(PYTHON) -m ruff check .
@@ -11,6 +11,10 @@ test:
 
 bench:
 	$(PYTHON) benchmarks/cpu.py
+
+# What every kernel takes and moves, from its machine code and from the interpreter.
+kernels:
+	$(PYTHON) -m gpu.report > docs/kernels.md
 
 # Regenerates what is generated, then runs every example that a page or a docstring shows.
 docs:

@@ -16,7 +16,7 @@ from typing import Any
 from gpu.arguments import flatten
 from gpu.fingerprint import fingerprint
 from gpu.store import kept
-from gpu.toolkit import link, need_toolkit, nvrtc_ptx, toolkit_versions
+from gpu.toolkit import link, need_toolkit, nvrtc_ptx, toolkit_key
 from refimpl.contract import Array, host
 
 __all__ = ["Kernel", "cuda_kernel", "device_function", "numba_kernel"]
@@ -53,11 +53,11 @@ class Kernel:
         return kept(self._key(arch), ".cubin", lambda: link(self.name, self.ptx(arch), arch))
 
     def pack(self, args: Sequence[Array], address_of: Callable[[Array], int]) -> list[Any]:
-        """Return the parameters of a launch as NumPy scalars; an array is as many as its compiler makes of it."""
+        """Return the parameters of a launch as numbers; an array is as many as its compiler makes of it."""
         return flatten(self.name, self.parameters, self.types, args, address_of)
 
     def _key(self, arch: str) -> str:
-        return fingerprint(self.source, arch, toolkit_versions())
+        return fingerprint(self.source, arch, toolkit_key())
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 
 from refimpl.contract import UsageError, host
 
-__all__ = ["INSTALL", "link", "need_toolkit", "nvrtc_ptx", "spilled", "toolkit_versions"]
+__all__ = ["INSTALL", "link", "need_toolkit", "nvrtc_ptx", "spilled", "toolkit_key", "toolkit_versions"]
 
 INSTALL = 'pip install "numba-cuda[cu12]"'
 
@@ -32,15 +32,24 @@ def _is_there(module: str) -> bool:
 @host
 @cache
 def toolkit_versions() -> str:
-    """Return what a compiled kernel depends on beside its source."""
+    """Return the names of the compilers and their versions."""
     need_toolkit()
     from cuda.bindings import nvjitlink, nvrtc
-    from cuda.pathfinder import load_nvidia_dynamic_lib
 
     packages = [f"{name} {version(name)}" for name in ("numba-cuda", "numba", "llvmlite")]
+    libraries = {"NVRTC": nvrtc.nvrtcVersion()[1:], "nvJitLink": nvjitlink.version()}
+    return ", ".join([*packages, *(f"{name} {major}.{minor}" for name, (major, minor) in libraries.items())])
+
+
+@host
+@cache
+def toolkit_key() -> str:
+    """Return what a compiled kernel depends on beside its source: the versions, and the libraries behind them."""
+    need_toolkit()
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
     libraries = [Path(str(load_nvidia_dynamic_lib(name).abs_path)) for name in ("nvvm", "nvrtc", "nvJitLink")]
-    sizes = [f"{path.name} {path.stat().st_size}" for path in libraries]
-    return " ".join([*packages, f"nvrtc {nvrtc.nvrtcVersion()[1:]} nvjitlink {nvjitlink.version()}", *sizes])
+    return " ".join([toolkit_versions(), *(f"{path.name} {path.stat().st_size}" for path in libraries)])
 
 
 @host

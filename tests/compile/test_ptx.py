@@ -34,7 +34,7 @@ def test_launch_gives_the_parameters_that_the_ptx_declares(kernel: Kernel) -> No
     out, x = np.zeros((32, 4), np.float32), np.zeros((32, 8), np.float32)[:, ::2]
     args = (out, x, 1, 0.5) if kernel.entry == "scale" else (np.zeros(4, np.uint16), np.zeros(4, np.float32), 4, 0.5)
     declared = re.findall(r"\.param (?:\.align \d+ )?\.(\w\d+)", kernel.ptx())
-    packed = kernel.pack(args, lambda array: array.ctypes.data)
+    packed = [np.asarray(number) for number in kernel.pack(args, lambda array: array.ctypes.data)]
     assert [int(kind[1:]) // 8 for kind in declared] == [number.dtype.itemsize for number in packed]
     assert [kind[0] == "f" for kind in declared] == [number.dtype.kind == "f" for number in packed]
 
@@ -42,7 +42,7 @@ def test_launch_gives_the_parameters_that_the_ptx_declares(kernel: Kernel) -> No
 def test_numba_array_is_flattened() -> None:
     x = np.zeros((32, 8), np.float32)[:, ::2]
     packed = scaled(2.0).pack((np.zeros((32, 4), np.float32), x, 3, 0.5), lambda array: 4096 + array.shape[1])
-    assert [number.item() for number in packed] == [
+    assert [float(number) for number in packed] == [
         0, 0, 128, 4, 4100, 32, 4, 16, 4, 0, 0, 128, 4, 4100, 32, 4, 32, 8, 3, 0.5]
 
 
@@ -124,5 +124,5 @@ def test_second_process_compiles_nothing(tmp_path: Path) -> None:
 def test_another_toolkit_compiles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = scaled(2.0)
     before = kernel.cubin_path("sm_90")
-    monkeypatch.setattr(compiling, "toolkit_versions", lambda: "nvrtc 99")
+    monkeypatch.setattr(compiling, "toolkit_key", lambda: "nvrtc 99")
     assert kernel.cubin_path("sm_90").parent != before.parent

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gpu import toolkit
-from gpu.toolkit import need_toolkit, nvrtc_ptx, spilled, toolkit_versions
+from gpu.toolkit import need_toolkit, nvrtc_ptx, spilled, toolkit_key, toolkit_versions
 from refimpl.contract import UsageError
 
 MISSING = "CUDA kernels need numba-cuda and its compilers \\({} is missing\\): pip install \"numba-cuda\\[cu12\\]\"$"
@@ -37,7 +37,12 @@ def test_kernels_need_no_cupy() -> None:
 
 
 def test_versions_name_the_compilers() -> None:
-    assert all(name in toolkit_versions() for name in ("numba-cuda 0.", "llvmlite", "nvrtc (12, ", "libnvvm"))
+    assert all(name in toolkit_versions() for name in ("numba-cuda 0.", "llvmlite 0.", "NVRTC 12.", "nvJitLink 12."))
+
+
+def test_key_knows_the_libraries() -> None:
+    assert toolkit_key().startswith(toolkit_versions())
+    assert all(name in toolkit_key() for name in ("libnvvm.so", "libnvrtc.so", "libnvJitLink.so"))
 
 
 def test_source_without_kernel_is_an_empty_program() -> None:
