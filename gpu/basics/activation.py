@@ -24,8 +24,7 @@ __all__ = [
 @op
 def softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     """One block a slice along the last axis, its maximum and its sum through shared memory; else one thread a slice."""
-    _check_axis(x, axis)
-    return _applied(softmax_into, x.shape, x, axis=axis)
+    return _along("softmax", x, axis)
 
 
 @kernel
@@ -37,9 +36,7 @@ def softmax_into(out: Float[Array, "..."], x: Float[Array, "..."], axis: int = -
 @op
 def logsumexp(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     """Blocks and threads as softmax."""
-    _check_axis(x, axis)
-    at = axis % x.ndim
-    return _applied(logsumexp_into, x.shape[:at] + x.shape[at + 1 :], x, axis=axis)
+    return _along("logsumexp", x, axis)
 
 
 @kernel
@@ -51,8 +48,7 @@ def logsumexp_into(out: Float[Array, "..."], x: Float[Array, "..."], axis: int =
 @op
 def log_softmax(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     """Blocks and threads as softmax."""
-    _check_axis(x, axis)
-    return _applied(log_softmax_into, x.shape, x, axis=axis)
+    return _along("log_softmax", x, axis)
 
 
 @kernel
@@ -64,7 +60,7 @@ def log_softmax_into(out: Float[Array, "..."], x: Float[Array, "..."], axis: int
 @op
 def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
-    return _applied(relu_into, x.shape, x)
+    return _applied(relu_into, x)
 
 
 @kernel
@@ -76,7 +72,7 @@ def relu_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
 @op
 def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
-    return _applied(silu_into, x.shape, x)
+    return _applied(silu_into, x)
 
 
 @kernel
@@ -88,7 +84,7 @@ def silu_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
 @op
 def gelu_erf(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256; erfc in float32 by libdevice."""
-    return _applied(gelu_erf_into, x.shape, x)
+    return _applied(gelu_erf_into, x)
 
 
 @kernel
@@ -100,7 +96,7 @@ def gelu_erf_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
 @op
 def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
-    return _applied(gelu_tanh_into, x.shape, x)
+    return _applied(gelu_tanh_into, x)
 
 
 @kernel
@@ -112,7 +108,7 @@ def gelu_tanh_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
 @op
 def gelu_quick(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
-    return _applied(gelu_quick_into, x.shape, x)
+    return _applied(gelu_quick_into, x)
 
 
 @kernel
@@ -125,7 +121,7 @@ def gelu_quick_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
 def swiglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
     require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
-    return _applied(swiglu_into, gate.shape, gate, up)
+    return _applied(swiglu_into, gate, up)
 
 
 @kernel
@@ -138,7 +134,7 @@ def swiglu_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[A
 def geglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
     require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
-    return _applied(geglu_into, gate.shape, gate, up)
+    return _applied(geglu_into, gate, up)
 
 
 @kernel
@@ -158,26 +154,37 @@ def _check_axis(x: Array, axis: int) -> None:
     require(there, "C1", f"axis {axis} of shape {x.shape} is empty or is not there")
 
 
-def _applied(launcher: Callable[..., None], shape: tuple[int, ...], *inputs: Array, **keywords: int) -> Array:
-    """Run a launcher on device copies of the inputs, into a new array."""
+def _along(form: str, x: Array, axis: int, by_block: bool | None = None) -> Array:
+    _check_axis(x, axis)
+    at = axis % x.ndim
+    shape = x.shape[:at] + x.shape[at + 1 :] if form == "logsumexp" else x.shape
+    out = device.empty(math.prod(shape), x.dtype).reshape(shape)
+    _launch_along(form, out, device.array(x), axis, by_block)
+    return out
+
+
+def _launch_along(form: str, out: Array, x: Array, axis: int, by_block: bool | None = None) -> None:
+    at = axis % x.ndim
+    outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
+    by_block = inner == 1 if by_block is None else by_block
+    made = along_axis(form, named(x), by_block)
+    if outer * inner:
+        threads = threads_for(n) if by_block else _THREADS
+        blocks = outer if by_block else blocks_for(outer * inner, _THREADS)
+        device.launch(made, blocks, threads, out.reshape(outer, -1, inner), x.reshape(outer, n, inner))
+
+
+def _applied(launcher: Callable[..., None], *inputs: Array) -> Array:
+    """Run a launcher on the inputs, and on a new array of the first one's shape and dtype."""
+    shape = inputs[0].shape
     out = device.empty(math.prod(shape), inputs[0].dtype).reshape(shape)
-    launcher(out, *(device.array(x).reshape(x.shape) for x in inputs), **keywords)
+    launcher(out, *(device.array(x).reshape(shape) for x in inputs))
     return out
 
 
 def _launch_flat(made: Kernel, out: Array, *inputs: Array) -> None:
     blocks = blocks_for(out.size, _THREADS)
     device.launch(made, blocks, _THREADS, *(x.reshape(-1) for x in (out, *inputs)))
-
-
-def _launch_along(form: str, out: Array, x: Array, axis: int) -> None:
-    at = axis % x.ndim
-    outer, n, inner = math.prod(x.shape[:at]), x.shape[at], math.prod(x.shape[at + 1 :])
-    made = along_axis(form, named(x), inner == 1)
-    if outer * inner:
-        threads = threads_for(n) if inner == 1 else _THREADS
-        blocks = outer if inner == 1 else blocks_for(outer * inner, _THREADS)
-        device.launch(made, blocks, threads, out.reshape(outer, -1, inner), x.reshape(outer, n, inner))
 
 
 def _scores() -> dict[str, Any]:
@@ -201,11 +208,17 @@ def _is_last(x: Array, axis: int = -1) -> bool:
     return axis % x.ndim == x.ndim - 1
 
 
+def _rows_and_columns(form: str) -> tuple[Variant, ...]:
+    return (
+        Variant("rows", form, lambda x, axis=-1: _along(form, x, axis, True), _is_last, _scores),
+        Variant("columns", form, lambda x, axis=-1: _along(form, x, axis, False), lambda *_, **__: True, _columns),
+    )
+
+
 _THREADS = 256
-_ALONG, _PLAIN = (softmax, logsumexp, log_softmax), (relu, silu, gelu_erf, gelu_tanh, gelu_quick)
+_PLAIN = (relu, silu, gelu_erf, gelu_tanh, gelu_quick)
 VARIANTS = (
-    *(Variant("rows", f.__name__, f, _is_last, _scores) for f in _ALONG),
-    *(Variant("columns", f.__name__, f, lambda x, axis=-1: not _is_last(x, axis), _columns) for f in _ALONG),
+    *_rows_and_columns("softmax"), *_rows_and_columns("logsumexp"), *_rows_and_columns("log_softmax"),
     *(Variant("numba", f.__name__, f, lambda *_, **__: True, _hidden) for f in _PLAIN),
     *(Variant("numba", f.__name__, f, lambda *_, **__: True, _gate_and_up) for f in (swiglu, geglu)),
-)
+)  # fmt: skip

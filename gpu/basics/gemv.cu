@@ -1,11 +1,12 @@
 // y = x w^T + b + residual for few rows of x: w is the traffic, read once in 16-byte words.
 //
-// A warp makes ROWS outputs of each of TOKENS rows of x. Its lanes take the words of a row of w in turn, and a lane asks
-// for AHEAD words of ROWS rows before it uses the first: what is on its way, not arithmetic, decides the speed. Each lane
-// sums its own words in their order, and the 32 sums are added in a butterfly, so the bits of y do not depend on TOKENS,
-// ROWS or AHEAD.
+// A warp takes ROWS rows of w and TOKENS rows of x. Its lanes take the words of a row in turn, and a lane asks for
+// AHEAD words of each row before it uses the first: what is on its way, not arithmetic, decides the speed. Each lane
+// sums its own words in their order, and the 32 sums are added in a butterfly, so the bits of y do not depend on
+// TOKENS, ROWS or AHEAD: a token's are the same alone, in a batch, and in a prefill.
 //
-// -DX, -DW, -DB: f32, bf16 or f16, the formats of x (and y and residual), w and b; x is not narrower than w.
+// -DX, -DW, -DB: f32, bf16 or f16, the formats of x (and of y and residual), w and b; x is f32 or as w.
+// -DTOKENS=1 or more.
 
 using u16 = unsigned short;
 using u32 = unsigned int;

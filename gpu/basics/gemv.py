@@ -25,12 +25,12 @@ def gemv_into(
     y: Float[Array, "T O"], x: Float[Array, "T D"], w: Float[Array, "O D"], b: Float[Array, " O"] | None = None,
     residual: Float[Array, "T O"] | None = None,
 ) -> None:
-    """Write x w^T + b + residual into ``y``, which may be ``residual``: a warp reads 2 rows of w for up to 4 rows of x."""
-    (T, D), O = x.shape, len(w)
+    """Write x w^T + b + residual into ``y``, which may be ``residual``: a warp takes 2 rows of w, and 1 or 4 of x."""
+    (T, D), outputs = x.shape, len(w)
     tokens = 1 if T == 1 else 4
     made = _kernel(str(x.dtype), str(w.dtype), str(w.dtype if b is None else b.dtype), tokens)
-    grid = blocks_for(O, _WARPS * _ROWS), blocks_for(T, tokens)
-    device.launch(made, grid, 32 * _WARPS, y, x, w, b, residual, T, O, D)
+    grid = blocks_for(outputs, _WARPS * _ROWS), blocks_for(T, tokens)
+    device.launch(made, grid, 32 * _WARPS, y, x, w, b, residual, T, outputs, D)
 
 
 @host
