@@ -1,0 +1,180 @@
+"""Kernels over quantised weights: a warp a row, whose words it reads in aligned runs into shared memory."""
+
+from functools import cache
+from typing import Any
+
+from gpu.compile import Kernel, device_function, numba_kernel
+from gpu.llm.blocks import CHUNK, FORMATS, block_words, code, scales, weight
+from gpu.number import storage, write
+from refimpl.contract import host
+from refimpl.llm.blocks import LAYOUTS
+
+__all__ = ["WARPS", "dequantize_kernel", "linear_blocks_kernel", "linear_int8_kernel"]
+
+WARPS = 8
+"""Warps of a block."""
+
+_SECTOR = 16  # words
+
+
+@cache
+def _stage(format: str) -> Any:
+    """Return the function that has a warp copy columns of a row, whole blocks, to shared memory, as they are.
+
+    It gives the place of their first word. Loads begin at a sector, so that none is asked for twice.
+    """
+    from numba import cuda, uint64
+
+    from gpu.warp import lane
+
+    elements, words_of_block = FORMATS[format].elements, block_words(format)
+
+    @device_function
+    def stage(held, words, row, width, start, end):
+        first = (row * width + start) // uint64(elements) * uint64(words_of_block)
+        last = (row * width + end) // uint64(elements) * uint64(words_of_block)
+        sector = first & ~uint64(_SECTOR - 1)
+        cuda.syncwarp()  # what was there is read
+        i = sector + lane()
+        while i < last:
+            if i >= first:
+                held[i - sector] = words[i]
+            i += uint64(32)
+        cuda.syncwarp()
+        return first - sector
+
+    return stage
+
+
+def _held(format: str, columns: int) -> int:
+    """Return the words of shared memory that so many columns take."""
+    return columns // FORMATS[format].elements * block_words(format) + _SECTOR
+
+
+@host
+@cache
+def dequantize_kernel(format: str) -> Kernel:
+    """Return the kernel of ``dequantize_into``."""
+    from numba import cuda, uint16, uint64
+
+    from gpu.warp import block, lane, warp
+
+    stage, read_weight, most = _stage(format), weight(format), _held(format, CHUNK)
+
+    @numba_kernel("float32[:, ::1]", "uint16[::1]", "int32[::1]", name=f"dequantize[{format}]")
+    def dequantize(out, words, ids):
+        held = cuda.shared.array((WARPS, most), uint16)
+        row, start = uint64(cuda.blockIdx.y) * uint64(WARPS) + warp(), block() * uint64(CHUNK)
+        width = uint64(out.shape[1])
+        if row < uint64(len(out)):
+            end = min(start + uint64(CHUNK), width)
+            source = uint64(ids[row]) if row < uint64(ids.size) else row
+            at, column = stage(held[warp()], words, source, width, start, end), lane()
+            while start + column < end:
+                out[row, start + column] = read_weight(held[warp()], at, column)
+                column += uint64(32)
+
+    return dequantize
+
+
+@host
+@cache
+def linear_blocks_kernel(format: str) -> Kernel:
+    """Return the kernel of ``linear_blocks_into``."""
+    from numba import cuda, float32, uint16, uint64
+
+    from gpu.warp import block, lane, warp, warp_sum
+
+    stage, read_weight, most = _stage(format), weight(format), _held(format, CHUNK)
+
+    @numba_kernel(
+        "float32[:, ::1]", "float32[:, ::1]", "uint16[::1]", "float32[::1]", name=f"linear_blocks[{format}]",
+    )
+    def linear_blocks(y, x, words, b):
+        held, weights = cuda.shared.array((WARPS, most), uint16), cuda.shared.array((WARPS, CHUNK), float32)
+        row, first_token = block() * uint64(WARPS) + warp(), uint64(cuda.blockIdx.y) * uint64(32)
+        width, tokens = uint64(x.shape[1]), min(uint64(len(x)) - first_token, uint64(32))
+        mine, start = float32(0), uint64(0)
+        while start < width and row < uint64(y.shape[1]):
+            end = min(start + uint64(CHUNK), width)
+            at, column = stage(held[warp()], words, row, width, start, end), lane()
+            while start + column < end:
+                weights[warp(), column] = read_weight(held[warp()], at, column)
+                column += uint64(32)
+            token = uint64(0)
+            while token < tokens:
+                part, column = float32(0), lane()
+                while start + column < end:
+                    part += weights[warp(), column] * x[first_token + token, start + column]
+                    column += uint64(32)
+                part = warp_sum(part)
+                mine += part if lane() == token else float32(0)
+                token += uint64(1)
+            start += uint64(CHUNK)
+        if lane() < tokens and row < uint64(y.shape[1]):
+            y[first_token + lane(), row] = mine + b[row] if row < uint64(b.size) else mine
+
+    return linear_blocks
+
+
+@cache
+def _term(format: str) -> Any:
+    """Return the function that multiplies a block with 32 codes and rounds each product and sum around the integers."""
+    from numba import cuda, float32, int32, uint64
+
+    read_code, read_scales, has_m = code(format), scales(format), "m" in (LAYOUTS[format].names or ())
+
+    @device_function
+    def term(words, at, q, column, scale):
+        dot, everything = int32(0), int32(0)
+        for i in range(32):
+            value = int32(q[column + uint64(i)])
+            dot += read_code(words, at, uint64(i)) * value
+            everything += value
+        d, m = read_scales(words, at, uint64(0))
+        inner = cuda.libdevice.fmul_rn(d, float32(dot))
+        if has_m:
+            inner = cuda.libdevice.fadd_rn(inner, cuda.libdevice.fmul_rn(m, float32(everything)))
+        return cuda.libdevice.fmul_rn(scale, inner)
+
+    return term
+
+
+@host
+@cache
+def linear_int8_kernel(dtype: str, format: str) -> Kernel:
+    """Return the kernel of ``linear_int8_into``."""
+    from numba import cuda, float32, int32, uint16, uint64
+
+    from gpu.warp import block, lane, warp
+
+    stage, term, most, words_of_block = _stage(format), _term(format), _held(format, 32 * 32), block_words(format)
+    narrow = write(dtype)
+
+    @numba_kernel(
+        f"{storage(dtype)}[:, ::1]", "int8[:, ::1]", "float32[:, ::1]", "uint16[::1]",
+        name=f"linear_int8[{dtype}, {format}]",
+    )
+    def linear_int8(y, q, scale, words):
+        held = cuda.shared.array((WARPS, most), uint16)
+        row, first_token = block() * uint64(WARPS) + warp(), uint64(cuda.blockIdx.y) * uint64(32)
+        width, tokens = uint64(q.shape[1]), min(uint64(len(y)) - first_token, uint64(32))
+        mine, start = float32(0), uint64(0)
+        while start < width and row < uint64(y.shape[1]):
+            end = min(start + uint64(32 * 32), width)
+            at, own = stage(held[warp()], words, row, width, start, end), start + lane() * uint64(32)
+            at += lane() * uint64(words_of_block)
+            t = first_token
+            while t < first_token + tokens:
+                part = term(held[warp()], at, q[t], own, scale[t, own // uint64(32)]) if own < end else float32(0)
+                total, i = cuda.shfl_sync(0xFFFFFFFF, mine, t - first_token), int32(0)
+                while i < int32((end - start) // uint64(32)):
+                    total = cuda.libdevice.fadd_rn(total, cuda.shfl_sync(0xFFFFFFFF, part, i))
+                    i += int32(1)
+                mine = total if lane() == t - first_token else mine
+                t += uint64(1)
+            start = end
+        if lane() < tokens and row < uint64(y.shape[1]):
+            y[first_token + lane(), row] = narrow(mine)
+
+    return linear_int8
