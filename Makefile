@@ -14,7 +14,7 @@ bench:
 
 # What every kernel takes and moves, from its machine code and from the interpreter.
 kernels:
-	$(PYTHON) -m gpu.report > docs/kernels.md
+	$(PYTHON) -m gpu.report benchmarks/results/gpu.json > docs/kernels.md
 
 # Regenerates what is generated, then runs every example that a page or a docstring shows.
 docs:

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +18,7 @@ class Bench(ABC):
     """Random data, never zeros, and the seconds of a call."""
 
     xp: Any = np
+    stream: Any = nullcontext()
 
     @abstractmethod
     def size(self, full: int, dry: int) -> int:
@@ -72,7 +74,6 @@ class Gpu(Bench):
 
         self.xp = cupy
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.stream.use()
 
     def size(self, full: int, dry: int) -> int:
         return full

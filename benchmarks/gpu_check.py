@@ -8,23 +8,25 @@ The file is written anew after every section: what a time limit ends is not lost
 """
 
 import argparse
-import contextlib
 import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gpu_bench import Bench, Dry, Gpu
+from gpu_models import random_model
 
+import refimpl
 from gpu import device
 from gpu.compile import Kernel, cuda_kernel
+from gpu.executor.cuda import CudaExecutor
 from gpu.registry import variants
+from gpu.report import ptx_hash
 from gpu.toolkit import toolkit_versions
 
 L2 = 256 << 20  # more than the caches hold: weights are read in turn from so many bytes
@@ -37,6 +39,7 @@ class Row:
     value: float
     unit: str
     note: str = ""
+    kernels: Mapping[str, str] = field(default_factory=dict)  # those that ran, each with the hash of its PTX
 
 
 def machine(bench: Bench) -> Iterator[Row]:
@@ -72,23 +75,27 @@ def equivalence(bench: Bench) -> Iterator[Row]:
 
     for variant in variants() if isinstance(bench, Gpu) else variants()[:3]:
         arguments, op = variant.workload(), _reference(variant.op)
-        results = _results(variant.call(**arguments))
+        with device.recording() as launches:
+            results = _results(variant.call(**arguments))
+        ran = {launch.kernel.name: ptx_hash(launch.kernel) for launch in launches}
         truths, plain = _results(op(**_wide(arguments))), _results(op(**arguments))
         for number, (result, truth, own) in enumerate(zip(results, truths, plain, strict=True)):
             norm = float(np.linalg.norm(truth.astype(np.float64))) or 1.0
             error = float(np.linalg.norm(own.astype(np.float64) - truth.astype(np.float64))) / norm
             verdict = judge(result, truth, str(result.dtype), source_error=error)
             note = f"WRONG: {verdict.reason}" if not verdict.passed else ""
-            yield Row("equivalence", f"{variant.op} [{variant.name}] {number}", verdict.ulps, "ulp", note)
+            yield Row("equivalence", f"{variant.op} [{variant.name}] {number}", verdict.ulps, "ulp", note, ran)
 
 
 def _reference(name: str) -> Callable[..., Any]:
-    from golden.adapters.refimpl import candidates
-
-    return next(each.call for each in candidates() if each.op == name)
+    rooms = [importlib.import_module(f"refimpl.{room}") for room, _ in refimpl.CONTENTS]
+    return next(vars(room)[name] for room in rooms if getattr(vars(room).get(name), "role", None) == "op")
 
 
 def _results(given: Any) -> list[Any]:
+    """Return what an operation gave as NumPy arrays, a data class by its fields."""
+    if is_dataclass(given):
+        given = tuple(getattr(given, each.name) for each in fields(given))
     return [np.asarray(device.to_host(x)) for x in (given if isinstance(given, tuple) else (given,))]
 
 
@@ -136,8 +143,8 @@ def gemv(bench: Bench) -> Iterator[Row]:
 def _gemv_of_floats(bench: Bench, rows: int, width: int, dtype: str) -> Iterator[Row]:
     x, weights = bench.normal((1, width), dtype), _copies(bench.normal((rows, width), dtype))
     for variant in variants("linear"):
-        if variant.takes(x, weights[0]):
-            seconds = bench.seconds(lambda i, call=variant.call: call(x, weights[i % len(weights)]))
+        if variant.takes(x=x, w=weights[0]):
+            seconds = bench.seconds(lambda i, call=variant.call: call(x=x, w=weights[i % len(weights)]))
             yield _gigabytes(f"{rows} x {width} {dtype} [{variant.name}]", weights, seconds)
 
 
@@ -163,19 +170,16 @@ def attention(bench: Bench) -> Iterator[Row]:
     slow: set[str] = set()
     for width in (64, 128):
         for length in (1024, 4096, 16384) if isinstance(bench, Gpu) else (64,):
-            q, k, v = (bench.normal((length, bench.size(16, 2), width), "bfloat16") for _ in range(3))
-            flops, size = 4 * length * length * q.shape[1] * width / 2, f"d {width} T {length}"
+            shape, size = (length, bench.size(16, 2), width), f"d {width} T {length}"
+            arguments = {name: bench.normal(shape, "bfloat16") for name in "qkv"}
+            flops = 4 * length * length * shape[1] * width / 2
             for variant in [*variants("attention"), *variants("flash_attention")]:
                 name = f"{variant.op} [{variant.name}]"
-                if name not in slow and variant.takes(q, k, v):
-                    seconds = bench.seconds(partial(_same, variant.call, q, k, v), 3)
+                if name not in slow and variant.takes(**arguments):
+                    seconds = bench.seconds(lambda _, call=variant.call, a=arguments: call(**a), 3)
                     yield Row("attention", f"{size} {name}", flops / seconds / 1e12, "TFLOP/s")
                     slow |= {name} if seconds > 0.2 else set()
-            yield from _torch_attention(q.shape, size, flops) if isinstance(bench, Gpu) else ()
-
-
-def _same(call: Callable[..., Any], *args: Any) -> Any:
-    return call(*args[:-1])  # the last is the number of the call
+            yield from _torch_attention(shape, size, flops) if isinstance(bench, Gpu) else ()
 
 
 def _torch_attention(shape: tuple[int, ...], size: str, flops: float) -> Iterator[Row]:
@@ -198,17 +202,10 @@ def _torch_attention(shape: tuple[int, ...], size: str, flops: float) -> Iterato
 
 def decode(bench: Bench) -> Iterator[Row]:
     """Tokens a second of the executor with random weights, one sequence."""
-    try:
-        executor_room: Any = importlib.import_module("gpu.executor.cuda")
-    except ModuleNotFoundError as error:
-        yield Row("decode", "executor", np.nan, "tok/s", f"not measured: {error}")
-        return
-    from gpu_models import random_model
-
     for name in ("1B", "8B") if isinstance(bench, Gpu) else ("tiny",):
         for format in ("bfloat16", "q8_0", "q4_1"):
             spec, weights = random_model(name, format)
-            executor = executor_room.CudaExecutor(spec, weights, context=256)
+            executor = CudaExecutor(spec, weights, device.current(), context=256)
             sequence, count = executor.new_sequence(), bench.size(64, 1)
             executor.step([(sequence, list(range(8)))])
             seconds = bench.eager_seconds(lambda e=executor, s=sequence: e.step([(s, [7])]), count)
@@ -242,8 +239,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     options = parser.parse_args()
     name = "emulated" if options.dry else device.pick("cuda")
-    with device.use(name), device.checks(orders=1) if options.dry else contextlib.nullcontext():
-        rows = run(Dry() if options.dry else Gpu(), options.out)
+    bench = Dry() if options.dry else Gpu()
+    with device.use(name), device.checks(orders=1), bench.stream:
+        rows = run(bench, options.out)
     return int(any(row.note.startswith("WRONG") for row in rows))
 
 

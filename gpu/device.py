@@ -29,7 +29,7 @@ _RECORD: ContextVar["list[Launch] | None"] = ContextVar("record", default=None)
 
 @dataclass(frozen=True)
 class Launch:
-    """An emulated launch and what the interpreter counted."""
+    """A launch and, when it was emulated, what the interpreter counted."""
 
     kernel: "Kernel"
     grid: tuple[int, ...]
@@ -102,7 +102,7 @@ def checks(orders: int = 2, races: bool = True) -> contextlib.AbstractContextMan
 @host
 @contextlib.contextmanager
 def recording() -> Iterator[list[Launch]]:
-    """Collect the emulated launches inside the ``with`` block."""
+    """Collect the launches inside the ``with`` block."""
     launches: list[Launch] = []
     with _set(_RECORD, launches):
         yield launches
@@ -157,7 +157,10 @@ def launch(
     if math.prod(blocks) == 0:
         return
     run = _launch_emulated if current() == "emulated" else _launch_cuda
-    run(kernel, blocks, threads, args, shared or kernel.shared)
+    counters = run(kernel, blocks, threads, args, shared or kernel.shared)
+    record = _RECORD.get()
+    if record is not None:
+        record.append(Launch(kernel, blocks, threads, shared or kernel.shared, counters))
 
 
 def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -167,18 +170,15 @@ def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 def _launch_emulated(
     kernel: "Kernel", grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared: int,
-) -> None:
+) -> Any:
     from gpu import interpreter
 
     named = {name: x for name, x in zip(kernel.parameters, args, strict=False) if isinstance(x, np.ndarray)}
     arrays = list(named.values())
     orders, races = _CHECKS.get()
-    counters = interpreter.launch(
+    return interpreter.launch(
         kernel.ptx(), kernel.entry, grid, block, kernel.pack(args, interpreter.Memory(arrays).address), arrays,
         names=tuple(named), shared=shared, orders=orders, races=races)
-    record = _RECORD.get()
-    if record is not None:
-        record.append(Launch(kernel, grid, block, shared, counters))
 
 
 def _launch_cuda(

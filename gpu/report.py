@@ -5,10 +5,14 @@ launched: what its machine code for compute capability 9.0 takes, and what its l
 """
 
 import functools
+import hashlib
+import json
 import operator
 import platform
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpu import device
@@ -20,7 +24,7 @@ from gpu.sass import Counts, Resources, count, resources
 from gpu.toolkit import spilled, toolkit_versions
 from refimpl.contract import host
 
-__all__ = ["Row", "page", "rows"]
+__all__ = ["Row", "page", "ptx_hash", "rows"]
 
 _ARCH = "sm_90"
 
@@ -67,10 +71,17 @@ def _threads(launches: Sequence[Launch]) -> int:
 
 
 @host
-def page(rows: Sequence[Row]) -> str:
-    """Return the page."""
+def ptx_hash(kernel: Kernel) -> str:
+    """Return a short hash of a kernel's instructions, by which a run on a GPU is known again."""
+    lines = [line for line in kernel.ptx(_ARCH).splitlines() if not line.startswith(("//", ".version"))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+@host
+def page(rows: Sequence[Row], ran: Mapping[str, tuple[str, str]] | None = None) -> str:
+    """Return the page; ``ran``: by a kernel's name, on which GPU it was right, and the hash of what ran there."""
     code = [_CODE, *(_code(row) for row in {row.kernel.name: row for row in rows}.values())]
-    work = [_WORK, *(_work(row) for row in rows)]
+    work = [_WORK, *(_work(row, *(ran or {}).get(row.kernel.name, ("no", ""))) for row in rows)]
     major, minor, _ = platform.python_version_tuple()
     made = f"Python {major}.{minor}, {toolkit_versions()}"
     return _PAGE.format(made=made, code=_table(code), work=_table(work))
@@ -90,13 +101,14 @@ def _code(row: Row) -> tuple[object, ...]:
     return f"`{row.kernel.name}`", _threads(row.launches), taken.registers, *memory, full, *counts
 
 
-def _work(row: Row) -> tuple[object, ...]:
+def _work(row: Row, gpu: str, known: str) -> tuple[object, ...]:
     grid = " × ".join(str(size) for size in row.launches[0].grid if size > 1) or "1"
     blocks = f"{len(row.launches)} times {grid}" if len(row.launches) > 1 else grid
     moved = row.counters
     shared = f"{moved.shared_wavefronts} / {moved.shared_ideal}" if moved.shared_ideal else ""
+    on = gpu if known in ("", ptx_hash(row.kernel)) else f"{gpu}, another version"
     names = f"{row.variant.op} ({row.variant.name})", f"`{row.kernel.name}`"
-    return *names, blocks, _sectors(moved.loads), _sectors(moved.stores), shared, moved.barriers, 0, "no"
+    return *names, blocks, _sectors(moved.loads), _sectors(moved.stores), shared, moved.barriers, 0, on
 
 
 def _sectors(moved: dict[str, tuple[int, int]]) -> str:
@@ -133,5 +145,13 @@ conflicts. Barriers are counted per block. Races are those that the interpreter 
 """
 
 
+def _ran(measured: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Return what ran right on a GPU, from the rows that benchmarks/gpu_check.py wrote."""
+    gpu = next(row["what"] for row in measured if row["unit"] == "GiB")
+    right = [row for row in measured if not row["note"].startswith("WRONG")]
+    return {name: (gpu, known) for row in right for name, known in row["kernels"].items()}
+
+
 if __name__ == "__main__":
-    print(page(rows()), end="")
+    measured = [row for path in sys.argv[1:] if Path(path).exists() for row in json.loads(Path(path).read_text())]
+    print(page(rows(), _ran(measured) if measured else None), end="")
