@@ -6,10 +6,12 @@ file of this package folder and of the versions of Numba and llvmlite: another s
 """
 
 import contextlib
+import functools
 import hashlib
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,17 +27,18 @@ from refimpl.contract import host
 __all__ = ["cache_folder", "compile_now", "inlined", "is_cold", "jit", "jit_beside"]
 
 _LOCK = threading.Lock()
+_IMPORT = re.compile(r"^from ([\w.]+) import (\([^)]*\)|.+)$", re.MULTILINE)
 
 
-def _source_hash(sources: Path) -> str:
-    """Return a short hash of the modules in a folder and of the compiler's versions."""
+def _source_hash(sources: Iterable[Path]) -> str:
+    """Return a short hash of some modules and of the compiler's versions."""
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for path in sorted(sources.glob("*.py")):
+    for path in sorted(sources):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-_FOLDER = open_folder("kernels", _source_hash(Path(__file__).parent))
+_FOLDER = open_folder("kernels", _source_hash(Path(__file__).parent.glob("*.py")))
 
 
 @host
@@ -86,9 +89,33 @@ def jit(function: Callable[..., Any]) -> Any:
 
 @host
 def jit_beside(file: str) -> Callable[[Callable[..., Any]], Any]:
-    """Return a ``jit`` for the package folder of ``file``, whose store follows the sources of that folder alone."""
-    folder = open_folder("kernels", _source_hash(Path(file).parent))
-    return lambda function: _compiled(function, folder)
+    """Return a ``jit`` for the package folder of ``file``.
+
+    The store of a function follows the source of its module and of those in that folder which this one imports.
+    """
+    folder = Path(file).parent
+
+    def jit(function: Callable[..., Any]) -> Any:
+        return _compiled(function, _folder_of(Path(function.__code__.co_filename), folder))
+
+    return jit
+
+
+@functools.cache
+def _folder_of(module: Path, folder: Path) -> Path:
+    return open_folder("kernels", _source_hash(_imported(module, folder)))
+
+
+def _imported(module: Path, folder: Path) -> frozenset[Path]:
+    """Return a module and those of a folder that it imports, directly or not."""
+    found, left = {module}, [module]
+    while left:
+        imports = _IMPORT.findall(left.pop().read_text(encoding="utf-8"))
+        names = set(re.findall(r"\w+", str(imports)))
+        new = {folder / f"{name}.py" for name in names} & set(folder.glob("*.py")) - found
+        found |= new
+        left += new
+    return frozenset(found)
 
 
 @host

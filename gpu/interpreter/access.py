@@ -3,8 +3,9 @@
 import numpy as np
 
 from gpu.interpreter.faults import MISALIGNED, OUTSIDE, READ_ONLY, WRONG_SPACE
-from gpu.interpreter.jit import jit
+from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import ALL, LANES, signed
+from gpu.interpreter.pattern import first_lane
 from gpu.interpreter.raw import load8, load16, load32, load64, store8, store16, store32, store64
 from gpu.interpreter.regions import END, FIRST, OFFSET, REGION_BITS, START, WRITABLE
 from refimpl.contract import host
@@ -43,7 +44,7 @@ def code_of(opcode: str, width: int) -> int | None:
     if name not in ("ld", "ldu", "st") or not words or words[-1] not in _SIZES:
         return None
     kind = words.pop()
-    count = {"v2": 2, "v4": 4, "v8": 8}.get(words[-1] if words else "", 1)
+    count = {"v2": 2, "v4": 4}.get(words[-1] if words else "", 1)
     words = words[:-1] if count > 1 else words
     space = space_of(words)
     strength = _WEAK.index(words.pop(0)) if words and words[0] in _WEAK else 0
@@ -56,8 +57,34 @@ def code_of(opcode: str, width: int) -> int | None:
 
 
 @jit
-def locate(base, mask, offset, space, size, writes, regions, thread, addresses, places):
+def locate(base, mask, offset, space, size, align, writes, regions, thread, addresses, places):
     """Find the bytes that each active lane means. Return 0, or 16 times the first lane that is wrong plus what is."""
+    first = first_lane(mask)
+    region = _region(np.int64(base[first]) + offset, space)
+    if region >= 0 and region < regions.shape[0] and region != LOCAL:
+        window = region << REGION_BITS if space != GENERIC and space != GLOBAL else np.int64(0)
+        start, end, move = regions[region, START], regions[region, END] - size, regions[region, OFFSET]
+        wrong = np.int64(writes and not regions[region, WRITABLE]) | np.int64(space == GLOBAL and region < FIRST)
+        for lane in range(LANES):
+            address = np.int64(base[lane]) + offset + window
+            active = -np.int64((mask >> lane) & 1)
+            wrong |= active & ((address - start) | (end - address) | -(address & (align - 1)))
+            addresses[lane] = address
+            places[lane] = address + move
+        if wrong >= 0:
+            return 0
+    return _locate_each(base, mask, offset, space, size, align, writes, regions, thread, addresses, places)
+
+
+@inlined
+def _region(address, space):
+    """Return the number of the region that an address of a space belongs to."""
+    return address >> REGION_BITS if space in (GENERIC, GLOBAL) else np.int64(space)
+
+
+@jit
+def _locate_each(base, mask, offset, space, size, align, writes, regions, thread, addresses, places):
+    """Find the bytes of each lane by itself."""
     window = np.int64(space) << REGION_BITS if space < GLOBAL else np.int64(0)
     for lane in range(LANES):
         if (mask >> lane) & 1:
@@ -72,7 +99,7 @@ def locate(base, mask, offset, space, size, writes, regions, thread, addresses, 
             addresses[lane] = address
             if address < regions[region, START] or address + size > regions[region, END]:
                 return lane << 4 | OUTSIDE
-            if address & (size - 1):
+            if address & (align - 1):
                 return lane << 4 | MISALIGNED
             if writes and not regions[region, WRITABLE]:
                 return lane << 4 | READ_ONLY

@@ -4,9 +4,10 @@ import numpy as np
 
 from gpu.interpreter.codes import CODE
 from gpu.interpreter.faults import DIVERGED_BARRIER
-from gpu.interpreter.groups import fail, first_lane, park
+from gpu.interpreter.groups import fail, park
 from gpu.interpreter.jit import jit
 from gpu.interpreter.lanes import LANES
+from gpu.interpreter.pattern import first_lane
 from gpu.interpreter.state import ARRIVED, FAULT_WARP, LIVE, OPENED, WAITING
 
 __all__ = ["arrive", "open_barrier"]

@@ -9,19 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu.interpreter import (
-    access,
-    approximate,
-    atomic,
-    collective,
-    compare,
-    control,
-    convert,
-    floating,
-    integer,
-    logic,
-    moves,
-)
+from gpu.interpreter import logic
 from gpu.interpreter.codes import (
     COLLECTIVE,
     CONTROL,
@@ -35,6 +23,7 @@ from gpu.interpreter.codes import (
 )  # fmt: skip
 from gpu.interpreter.declarations import SIZES
 from gpu.interpreter.errors import KernelError
+from gpu.interpreter.families import FAMILIES
 from gpu.interpreter.lanes import FIRST_FREE, SINK, TRUE, ZERO
 from gpu.interpreter.operands import addresses, arranged, kind_of, symbols, word_of
 from gpu.interpreter.ptx import parse
@@ -55,9 +44,6 @@ from refimpl.contract import host
 
 __all__ = ["Program", "decode"]
 
-_FAMILIES = (
-    control, collective, access, atomic, integer, logic, floating, approximate, compare, moves, convert,
-)  # fmt: skip
 _AXES = tuple(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz")
 _SPECIAL = (
     *_AXES, "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%dynamic_smem_size", "%total_smem_size",
@@ -144,7 +130,7 @@ class _Decoder:
         """Decode one instruction; a predicate that it reads as its opposite is negated by one more before it."""
         opcode, operands = arranged(instruction)
         width = self.width(operands[0]) if operands else 0
-        codes = ((family, module.code_of(opcode, width)) for family, module in enumerate(_FAMILIES))
+        codes = ((family, module.code_of(opcode, width)) for family, module in enumerate(FAMILIES))
         family, code = next(((family, code) for family, code in codes if code is not None), (-1, 0))
         if family < 0:
             raise self.fail(instruction, f"{instruction.opcode} is not an instruction that this machine knows")

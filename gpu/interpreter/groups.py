@@ -2,25 +2,16 @@
 
 import numpy as np
 
-from gpu.interpreter import collective
+from gpu.interpreter import clocks, collective
 from gpu.interpreter.codes import CODE, MEMBERS
 from gpu.interpreter.faults import ABSENT, NOT_A_MEMBER
 from gpu.interpreter.jit import jit
 from gpu.interpreter.lanes import ALL, LANES
 from gpu.interpreter.state import FAULT, FAULT_LANE, FAULT_PLACE, LIVE, SYNCING
 
-__all__ = ["FAR", "fail", "first_lane", "meet", "next_group", "park"]
+__all__ = ["FAR", "fail", "meet", "next_group", "park"]
 
 FAR = 1 << 40
-
-
-@jit
-def first_lane(mask):
-    """Return the lowest lane of a mask."""
-    lane = 0
-    while not (mask >> lane) & 1:
-        lane += 1
-    return lane
 
 
 @jit
@@ -54,7 +45,7 @@ def next_group(warp, able):
 
 
 @jit
-def meet(table, rows, regs, warp, words):
+def meet(table, rows, regs, warp, words, watch, w):
     """Let one group of lanes go on whose named lanes have all come to the instruction. Return whether there was one."""
     waiting = warp[SYNCING]
     for lane in range(LANES):
@@ -75,6 +66,8 @@ def meet(table, rows, regs, warp, words):
                 if asker >= 0:
                     fail(words, ABSENT, place, asker)
                     return False
+                if line[CODE] == collective.WARP_BARRIER:
+                    clocks.sync_warp(watch, w, np.uint32(members))
                 warp[SYNCING] = waiting & ~group
                 park(warp, group, place + 1)
                 return True

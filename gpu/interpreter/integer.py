@@ -155,10 +155,8 @@ def _divide(x, y, shift, flip):
     if flip:
         return x // y
     top, bottom = signed(x, shift), signed(y, shift)
-    if bottom == -1:
-        return np.uint64(-top)  # the smallest number has no opposite, and the processor traps
-    size = abs(top) // abs(bottom)
-    return np.uint64(-size if (top < 0) != (bottom < 0) else size)
+    size = np.uint64(abs(top)) // np.uint64(abs(bottom))  # the smallest number's magnitude has no place in an int64
+    return -size if (top < 0) != (bottom < 0) else size
 
 
 @jit

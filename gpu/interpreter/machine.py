@@ -6,15 +6,30 @@ A warp runs until its lanes have all ended or wait; then the next one runs. A ba
 
 import numpy as np
 
-from gpu.interpreter import collective
+from gpu.interpreter import async_copy, clocks, collective
 from gpu.interpreter.barrier import arrive, open_barrier
-from gpu.interpreter.codes import ATOMIC, CODE, COLLECTIVE, CONTROL, FAMILY, GUARD, MEMBERS, NEGATED, OFFSET, TARGET
-from gpu.interpreter.control import ACTIVE, BARRIER, BRANCH, EXIT, SWITCH, TRAP
-from gpu.interpreter.execute import compute, touch
-from gpu.interpreter.faults import ABSENT, DEADLOCK, TRAPPED
-from gpu.interpreter.groups import FAR, fail, first_lane, meet, next_group, park
-from gpu.interpreter.jit import inlined, jit
+from gpu.interpreter.codes import (
+    CODE,
+    COLLECTIVE,
+    CONTROL,
+    COPY,
+    FAMILY,
+    GUARD,
+    MEMBERS,
+    MMA,
+    NEGATED,
+    OFFSET,
+    SOURCE_OFFSET,
+    TARGET,
+)
+from gpu.interpreter.control import ACTIVE, BARRIER, BRANCH, EXIT, FENCE, SWITCH, TRAP
+from gpu.interpreter.faults import ABSENT, BAD_INDEX, DEADLOCK, IN_FLIGHT, PARTIAL_WARP, SNAPSHOT, TRAPPED
+from gpu.interpreter.groups import FAR, fail, meet, next_group, park
+from gpu.interpreter.jit import call, inlined, jit
 from gpu.interpreter.lanes import ALL, LANES
+from gpu.interpreter.memory import touch
+from gpu.interpreter.pattern import first_lane
+from gpu.interpreter.releases import fence
 from gpu.interpreter.state import (
     BLOCK,
     BUDGET,
@@ -59,6 +74,8 @@ def _begin_block(state, index):
     grid, words = state.grid, state.words
     state.shared[:] = 0xFF
     state.local[:] = 0xFF
+    async_copy.reset(state.queue)
+    clocks.begin_block(state.watching.watch, words[BLOCK])
     place = (index % grid[0], index // grid[0] % grid[1], index // grid[0] // grid[1])
     for w in range(state.warps.shape[0]):
         state.warps[w, :LANES] = 0
@@ -78,14 +95,30 @@ def _run_block(state, end):
             _run_warp(state, w)
             if words[FAULT]:
                 words[FAULT_WARP] = w
-                return FAILED
+                return PAUSED if words[FAULT] == SNAPSHOT else FAILED
             alive |= state.warps[w, LIVE]
             if words[BUDGET] <= end:
                 return PAUSED
         if not alive:
-            return DONE
-        if not open_barrier(state.table, state.rows, state.registers, state.warps, words) and _is_stuck(state):
+            return _ended(state)
+        woken = open_barrier(state.table, state.rows, state.registers, state.warps, words)
+        if woken:
+            for w in range(state.warps.shape[0]):
+                woken |= np.int64(state.warps[w, LIVE] == 0) << w
+            clocks.sync_block(state.watching.watch, woken)
+        elif _is_stuck(state):
             return FAILED
+
+
+@jit
+def _ended(state):
+    """End a block: no copy may be under way."""
+    thread = async_copy.in_flight(state.queue)
+    if thread == 0:
+        return DONE
+    state.words[FAULT_WARP] = (thread - 1) // LANES
+    fail(state.words, IN_FLIGHT, 0, (thread - 1) % LANES)
+    return FAILED
 
 
 @jit
@@ -113,7 +146,7 @@ def _run_warp(state, w):
     left = min(_QUANTUM, words[BUDGET])
     words[BUDGET] -= left
     while left > 0 and not words[FAULT]:
-        if warp[SYNCING] and meet(state.table, state.rows, regs, warp, words):
+        if warp[SYNCING] and meet(state.table, state.rows, regs, warp, words, state.watching.watch, w):
             continue
         place, active, limit = next_group(warp, warp[LIVE] & ~(warp[WAITING] | warp[SYNCING]))
         if active == 0:
@@ -126,13 +159,20 @@ def _run_warp(state, w):
             if line[GUARD] >= 0:
                 mask = _guarded(regs[line[GUARD]], active, line[NEGATED])
             if line[FAMILY] == CONTROL:
+                if line[CODE] == FENCE:
+                    fence(state.watching.watch, w, np.uint32(mask))
                 place, active = _steer(state.jumps, line, rows, regs, warp, words, place, active, mask)
             elif line[FAMILY] == COLLECTIVE:
-                place, active = _join(line, rows, regs, warp, words, place, active, mask, limit)
+                watch = state.watching.watch
+                place, active = _join(watch, w, line, rows, regs, warp, words, place, active, mask, limit)
             else:
-                if line[FAMILY] > ATOMIC:
-                    compute(line[FAMILY], regs, rows, np.uint32(mask), line[CODE])
-                elif mask and not touch(state, place, w, regs, mask):
+                if line[FAMILY] > COPY:
+                    if line[FAMILY] == MMA and mask != ALL:
+                        fail(words, PARTIAL_WARP, place, 0)
+                        break
+                    call(state.handlers[line[FAMILY]], regs, rows, np.uint32(mask), line[CODE])
+                elif mask and not touch(state, place, w, mask):
+                    state.executed[place] -= 1
                     break
                 place += 1
             if place >= limit or active == 0:
@@ -171,7 +211,11 @@ def _steer(jumps, line, rows, regs, warp, words, place, active, mask):
         park(warp, rest, place + 1)
         for lane in range(LANES):
             if (mask >> lane) & 1:
-                warp[lane] = jumps[line[OFFSET] + np.int64(regs[rows[0], lane])]
+                choice = np.int64(regs[rows[0], lane])
+                if choice >= line[SOURCE_OFFSET]:
+                    fail(words, BAD_INDEX, place, lane)
+                    return place, 0
+                warp[lane] = jumps[line[OFFSET] + choice]
         return place, 0
     if what == BARRIER and line[CODE] >> 8 != 1:
         park(warp, mask, place)
@@ -189,7 +233,7 @@ def _steer(jumps, line, rows, regs, warp, words, place, active, mask):
 
 
 @jit
-def _join(line, rows, regs, warp, words, place, active, mask, limit):
+def _join(watch, w, line, rows, regs, warp, words, place, active, mask, limit):
     """Run an instruction that lanes do together, at once when all are here that it names, else when they have come."""
     if limit == FAR and mask and mask == warp[LIVE]:
         row, agree = regs[line[MEMBERS]], True
@@ -198,6 +242,8 @@ def _join(line, rows, regs, warp, words, place, active, mask, limit):
             agree = agree and (not (mask >> lane) & 1 or np.int64(row[lane]) & ALL == members)
         if agree and members & mask == mask:
             asker = collective.execute(regs, rows, np.uint32(mask), line[CODE])
+            if line[CODE] == collective.WARP_BARRIER:
+                clocks.sync_warp(watch, w, np.uint32(members))
             if asker >= 0:
                 fail(words, ABSENT, place, asker)
                 return place, 0

@@ -61,6 +61,8 @@ def arranged(instruction: Instruction) -> tuple[str, tuple[Operand, ...]]:
         operands = (sink, *operands)
     elif name in ("bar", "barrier") and opcode.partition(".")[2] != "warp.sync":
         operands = _barrier(opcode, operands)
+    elif opcode.startswith(("cp.async.ca", "cp.async.cg")) and len(operands) == 3:
+        operands = (*operands, operands[2])  # as many bytes are read as are written
     elif name == "mov":
         head, _, kind = opcode.rpartition(".")
         if isinstance(operands[0], Vector):

@@ -4,14 +4,14 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "ARRIVED", "BLOCK", "BUDGET", "CTAID", "DIVERGED", "FAULT", "FAULT_ADDRESS", "FAULT_LANE", "FAULT_PLACE",
-    "FAULT_WARP", "LIVE", "OPENED", "REVERSED", "STARTED", "SYNCING", "WAITING", "WARP_WORDS", "State",
+    "FAULT_WARP", "LIVE", "NUM_WORDS", "OPENED", "REVERSED", "STARTED", "SYNCING", "WAITING", "WARP_WORDS", "State",
 ]  # fmt: skip
 
 LIVE, WAITING, SYNCING, WARP_WORDS = 32, 33, 34, 35  # words of a warp after the places of its 32 lanes: masks of lanes
 (
     BUDGET, BLOCK, STARTED, FAULT, FAULT_WARP, FAULT_LANE, FAULT_PLACE, FAULT_ADDRESS, DIVERGED, OPENED, REVERSED,
 ) = range(11)  # fmt: skip
-CTAID, ARRIVED = 16, 32  # the rows of %ctaid, and how many threads have arrived at each of 16 barriers
+CTAID, ARRIVED, NUM_WORDS = 16, 32, 48  # the rows of %ctaid, and how many threads have arrived at each of 16 barriers
 
 
 class State(NamedTuple):
@@ -29,5 +29,10 @@ class State(NamedTuple):
     regions: Any  # int64 [regions, 4]: gpu/interpreter/regions.py
     shared: Any  # uint8: the memory of a block
     local: Any  # uint8: that of all threads of a block
-    lanes: Any  # int64 [2, 32]: addresses of an access, and where their bytes stand
+    lanes: Any  # int64 [4, 32]: of an access the addresses and where their bytes stand; of a copy targets and sizes
+    quads: Any  # uint32 [32, 4]: the rows of ldmatrix
     executed: Any  # int64 [instructions]: how often each ran
+    handlers: Any  # int64: where the families of instructions begin in this process
+    kept: Any  # uint8 [regions]: whose bytes are kept for another order
+    queue: Any  # gpu/interpreter/async_copy.py
+    watching: Any  # gpu/interpreter/watching.py
