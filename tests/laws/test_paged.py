@@ -6,51 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.contract import UsageError
-from refimpl.efficient.allocator import allocate, blocks_for, fork, free, new_allocator
+from refimpl.efficient.allocator import allocate, fork, free, new_allocator
 from refimpl.efficient.paged import paged_append, paged_attention, slot_mapping
 from refimpl.llm.attention import attention
-from tests.laws.strategies import heads, normal, seeds
+from tests.laws.batch import Batch
+from tests.laws.strategies import assert_near, heads, normal, seeds
 
 lengths = st.lists(st.tuples(st.integers(0, 13), st.integers(0, 5)), min_size=1, max_size=4)  # (tokens, new of them)
 block_sizes = st.integers(1, 5)
 windows = st.none() | st.integers(1, 6)
 
 
-class Batch:
-    """Sequences of random keys and values, laid into a cache whose other slots hold poison."""
-
-    def __init__(self, seed, lengths, block_size, N, K, H=4, H2=3, spare=2):
-        draw = np.random.default_rng(seed)
-        self.lengths, self.block_size = [tokens for tokens, _ in lengths], block_size
-        self.counts = [min(new, tokens) for tokens, new in lengths]
-        self.q = draw.normal(size=(sum(self.counts), N, H))
-        self.kv = [(draw.normal(size=(S, K, H)), draw.normal(size=(S, K, H2))) for S in self.lengths]
-        self.blocks = sum(blocks_for(S, block_size) for S in self.lengths) + spare
-        self.bounds = np.cumsum([0, *self.counts]).astype(np.int32)
-
-    def laid_out(self, order, poison=np.nan):
-        """Return the arguments of paged_attention with the blocks in an order."""
-        rows = max(blocks_for(S, self.block_size) for S in self.lengths) + 1
-        tables, used = np.full((len(self.lengths), rows), -1, np.int32), 0
-        caches = tuple(np.full((self.blocks, self.block_size, *x.shape[1:]), poison) for x in self.kv[0])
-        for table, S, kv in zip(tables, self.lengths, self.kv, strict=True):
-            count = blocks_for(S, self.block_size)
-            table[:count] = order[used : used + count]
-            used += count
-            paged_append(*caches, *kv, slot_mapping(table, np.arange(S), self.block_size))
-        return self.q, *caches, tables, np.array(self.lengths, np.int32), self.bounds
-
-    def alone(self, r, **rules):
-        """Return what attention gives for one sequence."""
-        return attention(self.q[self.bounds[r] : self.bounds[r + 1]], *self.kv[r], return_lse=True, **rules)
-
-
 @given(seeds, lengths, block_sizes, heads, windows, st.none() | st.floats(0.5, 9.0))
 def test_paged_is_contiguous(seed, lengths, block_size, NK, window, softcap):
-    batch, rules = Batch(seed, lengths, block_size, *NK), {"window": window, "softcap": softcap}
+    batch, rules = Batch(seed, lengths, block_size, *NK), {"window": window, "softcap": softcap, "return_lse": True}
     order = np.random.default_rng(seed).permutation(batch.blocks)
-    o, lse = paged_attention(*batch.laid_out(order), return_lse=True, **rules)
-    wanted = [batch.alone(r, **rules) for r in range(len(lengths))]
+    o, lse = paged_attention(**batch.arguments(order), **rules)
+    wanted = [attention(batch.queries(r), *batch.kv[r], **rules) for r in range(len(lengths))]
     assert np.array_equal(o, np.concatenate([each for each, _ in wanted]))
     assert np.array_equal(lse, np.concatenate([each for _, each in wanted]))
 
@@ -59,18 +31,29 @@ def test_paged_is_contiguous(seed, lengths, block_size, NK, window, softcap):
 def test_neither_the_order_of_the_blocks_nor_what_is_unused_matters(seed, lengths, block_size, poison):
     batch = Batch(seed, lengths, block_size, 2, 1)
     shuffled = np.random.default_rng(seed).permutation(batch.blocks)
-    plain = paged_attention(*batch.laid_out(np.arange(batch.blocks), 0.0))
-    assert np.array_equal(paged_attention(*batch.laid_out(shuffled, poison)), plain)
+    plain = paged_attention(**batch.arguments(np.arange(batch.blocks), 0.0))
+    assert np.array_equal(paged_attention(**batch.arguments(shuffled, poison)), plain)
 
 
 @given(seeds, st.integers(1, 12), block_sizes)
 def test_prefill_is_so_many_decodes(seed, S, block_size):
     batch = Batch(seed, [(S, S)], block_size, 2, 1)
-    q, *caches, tables, _, _ = batch.laid_out(np.arange(batch.blocks))
-    whole = paged_attention(*batch.laid_out(np.arange(batch.blocks)))
+    arguments = batch.arguments(np.arange(batch.blocks))
+    whole = paged_attention(**arguments)
     for t in range(S):
-        step = paged_attention(q[t : t + 1], *caches, tables, np.array([t + 1]), np.array([0, 1]))
-        np.testing.assert_allclose(step[0], whole[t], rtol=1e-12, atol=1e-12)
+        now = {"q": batch.q[t : t + 1], "context_lens": np.array([t + 1]), "cu_seqlens": np.array([0, 1])}
+        assert_near(paged_attention(**arguments | now)[0], whole[t], terms=S, scale=4.0)
+
+
+@given(seeds, lengths, block_sizes)
+def test_appended_tokens_are_the_ones_attended_to(seed, lengths, block_size):
+    batch = Batch(seed, lengths, block_size, 2, 1)
+    wanted = batch.arguments(np.random.default_rng(seed).permutation(batch.blocks))
+    caches = [np.full_like(wanted[name], np.nan) for name in ("k_cache", "v_cache")]
+    for table, kv in zip(wanted["block_tables"], batch.kv, strict=True):
+        paged_append(*caches, *kv, slot_mapping(table, np.arange(len(kv[0])), block_size))
+    assert np.array_equal(caches[0], wanted["k_cache"], equal_nan=True)
+    assert np.array_equal(caches[1], wanted["v_cache"], equal_nan=True)
 
 
 def test_more_queries_than_tokens_see_nothing():

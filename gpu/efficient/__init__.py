@@ -1,0 +1,1 @@
+"""The twins of ``refimpl.efficient``, as CUDA kernels."""

@@ -1,0 +1,123 @@
+"""Attention, tile by tile with a running softmax: Numba's kernel takes everything, tensor cores what fits them."""
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gpu import device
+from gpu.compile import Kernel, numba_kernel
+from gpu.grid import blocks_for
+from gpu.llm.attention_tiles import LANES, ROWS, THREADS, placer, sums_of, tile_of, walker
+from gpu.number import named, storage, write
+from gpu.registry import Variant
+from refimpl.contract import Array, Bool, Float, host, kernel, op, require
+
+__all__ = ["VARIANTS", "attention", "attention_into", "kind_of", "mask_of"]
+
+_WHOLE = 1 << 40  # a window that leaves nothing out
+
+
+@op
+def attention(
+    q: Float[Array, "T N H"], k: Float[Array, "S K H"], v: Float[Array, "S K H2"], *,
+    scale: float | None = None, causal: bool = True, mask: Bool[Array, "..."] | Float[Array, "..."] | None = None,
+    window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+) -> Float[Array, "T N H2"] | tuple[Float[Array, "T N H2"], Float[Array, "T N"]]:
+    """A block takes 16 rows of one key/value head, a row being a query head of a token, and walks over its keys.
+
+    attention_tiles.py says what lies in shared memory and in registers.
+    """
+    (T, N, H), (S, K, _) = q.shape, k.shape
+    require(K > 0 and N % K == 0, "C1", f"{K} key/value heads do not divide {N} query heads")
+    require(k.shape[-1] == H and v.shape[:-1] == (S, K), "C2", f"q {q.shape}, k {k.shape}, v {v.shape} do not fit")
+    require(mask is None or mask.shape in ((T, S), (N, T, S)), "C3", f"mask is not [{T} {S}] or [{N} {T} {S}]")
+    require(window is None or (window >= 1 and causal), "C4", f"window {window}, causal {causal}")
+    require(softcap is None or softcap > 0, "C5", f"softcap {softcap} is not positive")
+    out, lse = device.empty((T, N, v.shape[-1]), q.dtype), device.empty((T, N) if return_lse else (0, 0), np.float32)
+    attention_into(
+        out, device.array(q), device.array(k), device.array(v), lse=lse, scale=scale, causal=causal,
+        mask=mask_of(mask), window=window, softcap=softcap)
+    return (out, lse) if return_lse else out
+
+
+@kernel
+def attention_into(
+    out: Float[Array, "T N H2"], q: Float[Array, "T N H"], k: Float[Array, "S K H"], v: Float[Array, "S K H2"], *,
+    lse: Float[Array, "T N"] | None = None, scale: float | None = None, causal: bool = True,
+    mask: Array | None = None, window: int | None = None, softcap: float | None = None, tile: int | None = None,
+) -> None:
+    """Write attention into ``out``, and its log-sum-exp into ``lse`` if that is given and not empty.
+
+    The mask is ``mask_of``'s. A tile holds as many keys as shared memory takes, or ``tile`` if that is fewer.
+    """
+    (T, N, H), (_, K, H2) = q.shape, v.shape
+    (kind, hiding), fits = kind_of(mask), tile_of(H, H2)[0]
+    made = _attention((named(q), named(k), named(v)), H, H2, kind)
+    device.launch(
+        made, (blocks_for(N // K * T, ROWS), K), THREADS, out, device.empty((0, 0), np.float32) if lse is None else lse,
+        q, k, v, hiding, H**-0.5 if scale is None else scale, softcap or 0.0, causal, window or _WHOLE,
+        min(tile or fits, fits))
+
+
+@host
+def mask_of(mask: Array | None) -> Array | None:
+    """Return a mask as launchers take it: [1 T S] or [N T S], of booleans or of float32."""
+    if mask is None:
+        return None
+    wanted = bool if str(mask.dtype) == "bool" else np.float32
+    return device.array(mask if mask.ndim == 3 else mask[None], wanted)
+
+
+@host
+def kind_of(mask: Array | None) -> tuple[str, Array]:
+    """Return how a mask hides, and what stands for it in a launch."""
+    if mask is None:
+        return "none", device.empty((0, 0, 0), np.float32)
+    return ("bool" if str(mask.dtype) == "bool" else "added"), mask
+
+
+@cache
+def _attention(dtypes: tuple[str, str, str], head_dim: int, value_dim: int, mask: str) -> Kernel:
+    from numba import cuda, float32, uint64
+
+    from gpu.warp import block, thread
+
+    held, held_k, held_v = (f"{storage(dtype)}[:, :, ::1]" for dtype in dtypes)
+    held_mask = f"{'uint8' if mask == 'bool' else 'float32'}[:, :, ::1]"
+    narrow, place, walk = write(dtypes[0]), placer(), walker(dtypes, head_dim, value_dim, mask, False)
+    own, rows, lanes, H2 = sums_of(value_dim), uint64(ROWS), uint64(LANES), uint64(value_dim)
+
+    @numba_kernel(
+        held, "float32[:, ::1]", held, held_k, held_v, held_mask, "float32", "float32", "uint64", "uint64", "uint64",
+        name=f"attention[{dtypes[0]}, {head_dim}, mask {mask}]", launch_bounds=THREADS)
+    def attention(out, lse, q, k, v, mask, scale, softcap, causal, window, tile):
+        T, S, head = uint64(q.shape[0]), uint64(k.shape[0]), uint64(cuda.blockIdx.y)
+        group = uint64(q.shape[1]) // uint64(k.shape[1])
+        t, n, first, last, start, end = place(block() * rows, group, T, S, causal, window)
+        n += head * group
+        sums = cuda.local.array(own, float32)
+        for i in range(own):
+            sums[i] = float32(0)
+        top, total = walk(
+            (sums, float32(-math.inf), float32(0)), q, k, v, mask, q, (t, n, first, last),
+            (head, start // tile * tile, end, tile, uint64(0)), scale, softcap)
+        lane = thread() % lanes
+        if t < T:
+            for i in range(uint64(own)):
+                if lane + lanes * i < H2:
+                    out[t, n, lane + lanes * i] = narrow(sums[i] / total if total != float32(0) else float32(0))
+            if lane == uint64(0) and lse.size > 0:
+                lse[t, n] = top + math.log(total)
+
+    return attention
+
+
+def _workload() -> dict[str, Any]:
+    draw = np.random.default_rng(0)
+    q, k, v = (draw.standard_normal((256, heads, 64)).astype(np.float32) for heads in (4, 2, 2))
+    return {"q": q, "k": k, "v": v}
+
+
+VARIANTS = (Variant("numba", "attention", attention, lambda q, k, v, **_: True, _workload),)
