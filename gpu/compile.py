@@ -66,8 +66,13 @@ def _ptx(kernel: Kernel, arch: str) -> str:
 
 
 @host
-def numba_kernel(*types: str, name: str | None = None, launch_bounds: int | None = None) -> Callable[[Any], Kernel]:
-    """Make a kernel of a Python function from the types of its parameters and the most threads that a block has."""
+def numba_kernel(
+    *types: str, name: str | None = None, launch_bounds: int | tuple[int, int] | None = None
+) -> Callable[[Any], Kernel]:
+    """Make a kernel of a Python function from the types of its parameters.
+
+    ``launch_bounds`` are the most threads of a block and, beside it, the least blocks at a time on a multiprocessor.
+    """
 
     def make(function: Any) -> Kernel:
         need_toolkit()
@@ -91,7 +96,7 @@ def device_function(function: Callable[..., Any]) -> Any:
     return cuda.jit(function, device=True, forceinline=True)
 
 
-def _numba_ptx(function: Any, types: tuple[str, ...], launch_bounds: int | None, arch: str) -> str:
+def _numba_ptx(function: Any, types: tuple[str, ...], launch_bounds: Any, arch: str) -> str:
     from numba import cuda
 
     target = _compute_capability(arch)

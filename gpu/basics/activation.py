@@ -146,7 +146,7 @@ def geglu_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Ar
 @kernel
 def gated_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."], activation: str) -> None:
     """Write activation(gate) up into ``out``, which may be ``gate`` or ``up``."""
-    _launch_flat(gated(activation, named(gate)), out, gate, up)
+    _launch_flat(gated(activation, named(gate), named(up)), out, gate, up)
 
 
 def _check_axis(x: Array, axis: int) -> None:

@@ -67,20 +67,20 @@ def elementwise(activation: str, dtype: str) -> Kernel:
 
 @host
 @cache
-def gated(activation: str, dtype: str) -> Kernel:
+def gated(activation: str, dtype: str, up_dtype: str) -> Kernel:
     """Return the kernel of activation(gate) up: one thread an element."""
     from numba import uint64
 
     from gpu.warp import block, thread, threads
 
-    formula, wide, narrow = formulas()[activation], read(dtype), write(dtype)
+    formula, wide, wide_up, narrow = formulas()[activation], read(dtype), read(up_dtype), write(dtype)
     array = f"{storage(dtype)}[::1]"
 
-    @numba_kernel(array, array, array, name=f"{activation}_gated[{dtype}]")
+    @numba_kernel(array, array, f"{storage(up_dtype)}[::1]", name=f"{activation}_gated[{dtype}]")
     def gated(out, gate, up):
         i = block() * threads() + thread()
         if i < uint64(gate.size):
-            out[i] = narrow(formula(wide(gate[i])) * wide(up[i]))
+            out[i] = narrow(formula(wide(gate[i])) * wide_up(up[i]))
 
     return gated
 

@@ -69,12 +69,12 @@ def _launch(y: Array, x: Array, w: Array, b: Array | None, residual: Array | Non
 
 def _workload(T: int) -> dict[str, Any]:
     draw = np.random.default_rng(0).standard_normal
-    return {name: draw((rows, 2048)).astype(ml_dtypes.bfloat16) for name, rows in (("x", T), ("w", 512))}
+    return {name: draw((rows, 1024)).astype(ml_dtypes.bfloat16) for name, rows in (("x", T), ("w", 512))}
 
 
 VARIANTS = (
     Variant("few", "linear", lambda x, w, b=None: _checked(x, w, b, False), lambda x, w, b=None: len(x) <= _FEW,
             lambda: _workload(1)),
     Variant("tiled", "linear", lambda x, w, b=None: _checked(x, w, b, True), lambda *_, **__: True,
-            lambda: _workload(48)),
+            lambda: _workload(32)),
 )  # fmt: skip

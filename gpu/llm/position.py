@@ -114,6 +114,15 @@ def _learned_position(dtype: str, table_dtype: str) -> Kernel:
 _WARPS = 8  # of a block, at most
 
 
+def _by_append(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+    """Turn ``x`` as the queries of tokens whose keys and values are not kept."""
+    x, out, dropped = device.array(x), device.empty(x.shape, x.dtype), device.array(x[:, :1])
+    table = device.array(cos, np.float32), device.array(sin, np.float32)
+    page, slots = device.empty((1, 1, 1, x.shape[2]), x.dtype), device.array(np.full(len(x), -1, np.int32))
+    rope_append_into(out, page, page, x, dropped, dropped, *table, slots, interleaved=interleaved)
+    return out
+
+
 def _tokens_and_table() -> dict[str, Any]:
     draw = np.random.default_rng(0).standard_normal
     x, table = draw((16, 1024), np.float32), draw((64, 1024), np.float32).astype(ml_dtypes.bfloat16)
@@ -129,4 +138,5 @@ def _heads() -> dict[str, Any]:
 VARIANTS = (
     Variant("numba", "learned_position", learned_position, lambda *_, **__: True, _tokens_and_table),
     Variant("numba", "rope", rope, lambda *_, **__: True, _heads),
+    Variant("append", "rope", _by_append, lambda *_, **__: True, _heads),
 )

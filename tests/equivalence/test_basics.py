@@ -123,11 +123,11 @@ def test_activations(kernel, seed, shape, dtype, scale, special):
 
 @each_kernel("swiglu", "geglu")
 @examples
-@given(seeds, counts, widths, dtypes, specials)
-def test_gated_activations(kernel, seed, T, D, dtype, special):
+@given(seeds, counts, widths, dtypes, dtypes, specials)
+def test_gated_activations(kernel, seed, T, D, dtype, up_dtype, special):
     gate, up = 3 * numbers(seed, T, D, special=special), numbers(seed + 1, T, D)
     gate[:, 0] = np.abs(gate[:, 0]) + 1
-    arguments = {"gate": gate.astype(dtype_named(dtype)), "up": up.astype(dtype_named(dtype))}
+    arguments = {"gate": gate.astype(dtype_named(dtype)), "up": up.astype(dtype_named(up_dtype))}
     assert_equivalent(kernel, arguments, dtype, terms=8)
 
 
