@@ -88,8 +88,7 @@ def walker(dtypes: tuple[str, str, str], head_dim: int, value_dim: int, mask: st
 
     @device_function
     def walk(state, q, k, v, mask, table, row, keys, scale, softcap):
-        sums, top, total = state
-        head, start, end, most, block_size = keys
+        (sums, top, total), (head, start, end, most, block_size) = state, keys
         q_s, kv_s = cuda.shared.array(of_q, float32), cuda.shared.array(of_kv, float32)
         weights, slots = cuda.shared.array(of_weights, float32), cuda.shared.array(tile, uint64)
         scores = cuda.local.array(each, float32)
