@@ -1,4 +1,4 @@
-"""Floating-point arithmetic in float32 and float64: IEEE results, in any of the four roundings."""
+"""Floating-point arithmetic: IEEE results, in float32 in any of the four roundings, in float64 to the nearest."""
 
 import numpy as np
 
@@ -45,7 +45,9 @@ def code_of(opcode: str, width: int) -> int | None:
             words.pop(0)
             flags |= flag
     operation = _FMA if name == "mad" else operation
-    return None if words else operation | rounding << 8 | flags << 10 | (kind == "f64") << 13
+    if words or (rounding and kind == "f64"):
+        return None
+    return operation | rounding << 8 | flags << 10 | (kind == "f64") << 13
 
 
 @jit
@@ -54,9 +56,7 @@ def execute(regs, rows, mask, code):
     operation, rounding, flush, saturate = code & 255, (code >> 8) & 3, (code >> 10) & 1, (code >> 11) & 1
     out, a, b, c = regs[OUT], regs[rows[1]], regs[rows[2]], regs[rows[3]]
     if (code >> 13) & 1:
-        if rounding:
-            directed(operation, rounding, True, out, a, b, c)
-        elif operation <= _SQRT:
+        if operation <= _SQRT:
             _arithmetic64(operation, out, a, b, c)
         else:
             _signs(operation, out, a, b, _SIGN64, _INFINITE64, _NAN64, False)
@@ -65,7 +65,7 @@ def execute(regs, rows, mask, code):
     if flush:
         a, b, c = _flush(regs[SCRATCH], a), _flush(regs[SCRATCH + 1], b), _flush(regs[SCRATCH + 2], c)
     if rounding:
-        directed(operation, rounding, False, out, a, b, c)
+        directed(operation, rounding, out, a, b, c)
     elif operation <= _SQRT:
         _arithmetic(operation, out, a, b, c)
     else:

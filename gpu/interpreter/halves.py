@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import types
 
-from gpu.interpreter.bits import bits_to_float64, float64_to_bits
+from gpu.interpreter.bits import float64_to_bits
 from gpu.interpreter.formats import EVEN, INFINITE, bfloat16_value, float16_value, put_together, take_apart
 from gpu.interpreter.jit import inlined, jit
+from gpu.interpreter.rounding import fused
 
 __all__ = ["OPERATIONS", "SET", "SETP", "Rule", "holds", "result"]
 
@@ -69,28 +70,15 @@ def _rounded(x, rule):
     return _flushed(bits, rule)
 
 
-@inlined
-def _fused(x, y, z):
-    """Return x y + z for 16-bit floats: the sum in float64, rounded to odd."""
-    product = x * y
-    total = product + z
-    back = total - product
-    error = (product - (total - back)) + (z - back)  # 0 where the sum is exact; NaN where it is not finite
-    bits = float64_to_bits(total)
-    if (error > 0 or error < 0) and bits & _ONE == 0:
-        bits = bits + _ONE if (error > 0) == (total > 0) else bits - _ONE
-    return bits_to_float64(bits)
-
-
 @jit
 def _linear(rule, a, b, c):
     """Return a sum, a product or both; -0 adds nothing to any product."""
     x, y = _number(a, rule), _number(b, rule)
     if rule.operation == _ADD:
-        return _rounded(_fused(x, 1.0, y), rule)
+        return _rounded(fused(x, 1.0, y), rule)
     if rule.operation == _SUB:
-        return _rounded(_fused(x, 1.0, -y), rule)
-    return _rounded(_fused(x, y, -0.0 if rule.operation == _MUL else _number(c, rule)), rule)
+        return _rounded(fused(x, 1.0, -y), rule)
+    return _rounded(fused(x, y, -0.0 if rule.operation == _MUL else _number(c, rule)), rule)
 
 
 @inlined

@@ -1,92 +1,75 @@
-"""Roundings to zero, down and up: the nearest number, and the sign of what it misses, say whether to go one further."""
+"""Roundings of float32 results to zero, down and up: computed in float64 and rounded there to odd, then as asked.
+
+A result to odd keeps in its last bit that something was lost, so the second rounding is as good as the only one.
+"""
 
 import numpy as np
 
 from gpu.interpreter.bits import bits_to_float32, bits_to_float64, float32_to_bits, float64_to_bits, fma64
+from gpu.interpreter.formats import DOWN, FINITE, put_together, take_apart
 from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import LANES
 
-__all__ = ["ADD", "DIV", "FMA", "MUL", "RCP", "SQRT", "SUB", "directed"]
+__all__ = ["ADD", "DIV", "FMA", "MUL", "RCP", "SQRT", "SUB", "directed", "fused"]
 
 ADD, SUB, MUL, FMA, DIV, RCP, SQRT = range(7)
-_ZERO, _DOWN, _UP = 1, 2, 3
-
-
-@jit
-def directed(operation, rounding, wide, out, a, b, c):
-    """Write float32 results, or float64 ones where ``wide``, rounded as asked."""
-    for lane in range(LANES):
-        if wide:
-            x, y, z = bits_to_float64(a[lane]), bits_to_float64(b[lane]), bits_to_float64(c[lane])
-            near, missed = _exact(operation, x, y, z)
-            bits = float64_to_bits(near)
-        else:
-            x, y, z = bits_to_float32(a[lane]), bits_to_float32(b[lane]), bits_to_float32(c[lane])
-            near, missed = _narrowed(operation, np.float64(x), np.float64(y), np.float64(z))
-            bits = np.uint64(float32_to_bits(np.float32(near)))
-        out[lane] = _stepped(bits, near, missed, rounding, np.uint64(1) << np.uint64(63 if wide else 31))
+_ONE, _TOP = np.uint64(1), np.uint64(63)
 
 
 @inlined
-def _sum(x, y):
-    """Return x + y and the exact error of this sum."""
-    total = x + y
-    part = total - x
-    return total, (x - (total - part)) + (y - part)
+def _odd(near, missed):
+    """Return a rounded result to odd; ``missed`` has the sign of what it lacks."""
+    bits = float64_to_bits(near)
+    if (missed > 0 or missed < 0) and bits & _ONE == 0:
+        bits = bits + _ONE if (missed > 0) == (near > 0) else bits - _ONE
+    return bits_to_float64(bits)
+
+
+@inlined
+def fused(x, y, z):
+    """Return x y + z to odd, for numbers of at most 26 bits, whose product is exact."""
+    product = x * y
+    total = product + z
+    back = total - product
+    return _odd(total, (product - (total - back)) + (z - back))  # NaN where the total is not finite
+
+
+@inlined
+def _sum(x, y, z, mode):
+    """Return x y + z to odd; a sum of opposites is -0 where the rounding is down."""
+    total = fused(x, y, z)
+    if total == 0 and mode == DOWN and (float64_to_bits(x * y) | float64_to_bits(z)) >> _TOP:
+        return -0.0
+    return total
 
 
 @jit
-def _exact(operation, x, y, z):
-    """Return the nearest float64 of a result, and a number with the sign of what it misses."""
-    if operation in (ADD, SUB):
-        near, missed = _sum(x, y if operation == ADD else -y)
-    elif operation == MUL:
-        near = x * y
-        missed = fma64(x, y, -near)
-    elif operation == FMA:
-        near = fma64(x, y, z)
-        product = x * y
-        inner, low = _sum(z, fma64(x, y, -product))
-        outer, middle = _sum(product, inner)
-        missed = ((outer - near) + middle) + low
-    elif operation == SQRT:
-        near = np.sqrt(x)
-        missed = fma64(-near, near, x)
-    else:
-        top, bottom = (x, y) if operation == DIV else (1.0, x)
-        near = top / bottom
-        missed = fma64(-near, bottom, top) * np.sign(bottom)
-    if np.isinf(near):  # of finite numbers only when it is too large, not when it divides by 0
-        finite = np.isfinite(x) and (np.isfinite(y) or operation > DIV) and (np.isfinite(z) or operation != FMA)
-        by_zero = (operation == DIV and y == 0) or (operation == RCP and x == 0)
-        missed = -near if finite and not by_zero else 0.0
-    return near, missed
-
-
-@jit
-def _narrowed(operation, x, y, z):
-    """Return the nearest float32 of a result, and a number with the sign of what it misses."""
-    wide, missed = _exact(operation, x, y, z)
-    near = np.float64(np.float32(wide))
-    if operation < DIV:
-        return near, missed if wide == near else wide - near
+def _result(operation, mode, x, y, z):
+    """Return a result to odd in float64."""
+    if operation == ADD:
+        return _sum(x, 1.0, y, mode)
+    if operation == SUB:
+        return _sum(x, 1.0, -y, mode)
+    if operation == MUL:
+        return x * y
+    if operation == FMA:
+        return _sum(x, y, z, mode)
     if operation == SQRT:
-        return near, fma64(-near, near, x)
+        root = np.sqrt(x)
+        return _odd(root, fma64(-root, root, x))
     top, bottom = (x, y) if operation == DIV else (1.0, x)
-    return near, fma64(-near, bottom, top) * np.sign(bottom) if np.isfinite(near) else missed
+    quotient = top / bottom
+    return _odd(quotient, fma64(-quotient, bottom, top) * np.sign(bottom))
 
 
-@inlined
-def _stepped(bits, near, missed, rounding, sign):
-    """Return the bits of the number beside the nearest one, where the rounding wants that one."""
-    one = np.uint64(1)
-    negative = (bits & sign) != 0
-    if missed < 0 and (rounding == _DOWN or (rounding == _ZERO and not negative)):
-        if bits & ~sign == np.uint64(0):
-            return sign | one
-        return bits + one if negative else bits - one
-    if missed > 0 and (rounding == _UP or (rounding == _ZERO and negative)):
-        if bits & ~sign == np.uint64(0):
-            return one
-        return bits - one if negative else bits + one
-    return bits
+@jit
+def directed(operation, mode, out, a, b, c):
+    """Write the bits of float32 results, rounded by the mode."""
+    for lane in range(LANES):
+        x, y, z = bits_to_float32(a[lane]), bits_to_float32(b[lane]), bits_to_float32(c[lane])
+        result = _result(operation, mode, np.float64(x), np.float64(y), np.float64(z))
+        negative, kind, magnitude, exponent = take_apart(float64_to_bits(result), 11, 52)
+        if kind == FINITE:
+            out[lane] = put_together(negative, magnitude, exponent, 8, 23, mode, False)
+        else:
+            out[lane] = np.uint64(float32_to_bits(np.float32(result)))

@@ -68,11 +68,11 @@ def nearby(value: Fraction, kind: str, mode: str) -> float:
     mantissa, least, largest = _limits(kind)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()  # of a dyadic fraction this is exact
     unit = Fraction(2) ** (max(exponent, least) - mantissa)
-    result = _whole(value / unit, mode) * unit
-    if abs(result) <= largest:
-        return float(result)
-    stays = mode == "rz" or (mode == "rp" and value < 0) or (mode == "rm" and value > 0)
-    return math.copysign(float(largest) if stays else math.inf, value)
+    result = abs(_whole(value / unit, mode) * unit)
+    if result > largest:
+        stays = mode == "rz" or (mode == "rp" and value < 0) or (mode == "rm" and value > 0)
+        return math.copysign(float(largest) if stays else math.inf, 1 if value > 0 else -1)
+    return math.copysign(float(result), 1 if value > 0 else -1)
 
 
 def _flushed(value: float) -> float:
@@ -106,7 +106,6 @@ def converted(value: int | float, source: str, to: str, mode: str, flags: set[st
         result = 0.0 * value if value == 0 else None
     if result is None:
         result = nearby(Fraction(value), to, mode or "rn")
-        result = math.copysign(result, value)
     if "ftz" in flags and to == "f32":
         result = _flushed(result)
     if {"sat", "relu"} & flags:

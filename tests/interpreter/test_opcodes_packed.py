@@ -51,7 +51,7 @@ def sum_of_product(x: float, y: float, z: float, kind: str) -> float:
     if not math.isfinite(near) and not all(map(math.isfinite, (x, y, z))):
         return near
     exact = Fraction(x) * Fraction(y) + Fraction(z)
-    return math.copysign(nearby(exact, kind, "rn"), near if exact == 0 else exact) if exact else near
+    return nearby(exact, kind, "rn") if exact else near
 
 
 def ordered(name: str, words: list[str], x: float, y: float) -> float:
