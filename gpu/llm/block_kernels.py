@@ -88,9 +88,10 @@ def linear_blocks_kernel(format: str) -> Kernel:
     stage, read_weight, most = _stage(format), weight(format), _held(format, CHUNK)
 
     @numba_kernel(
-        "float32[:, ::1]", "float32[:, ::1]", "uint16[::1]", "float32[::1]", name=f"linear_blocks[{format}]",
+        "float32[:, ::1]", "float32[:, ::1]", "uint16[::1]", "float32[::1]", "float32[:, ::1]",
+        name=f"linear_blocks[{format}]",
     )
-    def linear_blocks(y, x, words, b):
+    def linear_blocks(y, x, words, b, residual):
         held, weights = cuda.shared.array((WARPS, most), uint16), cuda.shared.array((WARPS, CHUNK), float32)
         row, first_token = block() * uint64(WARPS) + warp(), uint64(cuda.blockIdx.y) * uint64(32)
         width, tokens = uint64(x.shape[1]), min(uint64(len(x)) - first_token, uint64(32))
@@ -112,7 +113,9 @@ def linear_blocks_kernel(format: str) -> Kernel:
                 token += uint64(1)
             start += uint64(CHUNK)
         if lane() < tokens and row < uint64(y.shape[1]):
-            y[first_token + lane(), row] = mine + b[row] if row < uint64(b.size) else mine
+            mine += b[row] if row < uint64(b.size) else float32(0)
+            mine += residual[first_token + lane(), row] if residual.size else float32(0)
+            y[first_token + lane(), row] = mine
 
     return linear_blocks
 

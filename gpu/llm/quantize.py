@@ -94,17 +94,17 @@ def linear_int8_into(
 @kernel
 def linear_blocks_into(
     y: Float[Array, "T O"], x: Float[Array, "T D"], blocks: UInt8[Array, "O row_bytes"], format: str,
-    b: Float[Array, " O"] | None = None,
+    b: Float[Array, " O"] | None = None, residual: Float[Array, "T O"] | None = None,
 ) -> None:
-    """Apply quantised weights to float32 activations: ``linear(x, dequantize(blocks, format), b)``.
+    """Write ``linear(x, dequantize(blocks, format), b) + residual``, in float32, into ``y``; it may be ``residual``.
 
     A warp an output, 8 warps a block: 512 weights at a time in shared memory, a lane every 32nd column, the lanes' sums
     by shuffles; a lane keeps the sum of one of up to 32 tokens. The order of a sum depends on its width alone.
     """
     tokens, outputs = y.shape
     grid = blocks_for(outputs, WARPS), blocks_for(tokens, _TOKENS)
-    b = x.reshape(-1)[:0] if b is None else b
-    device.launch(linear_blocks_kernel(format), grid, 32 * WARPS, y, x, _words(blocks), b)
+    b, residual = x.reshape(-1)[:0] if b is None else b, y[:0] if residual is None else residual
+    device.launch(linear_blocks_kernel(format), grid, 32 * WARPS, y, x, _words(blocks), b, residual)
 
 
 def _check_blocks(blocks: Array, format: str) -> tuple[int, int]:

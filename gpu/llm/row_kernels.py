@@ -50,37 +50,29 @@ def best_kernel(dtype: str) -> Kernel:
 
 
 @cache
-def _select(dtype: str, mass: Any, first_target: Any) -> Any:
-    """Return the function that has a block keep the first tokens of a row, in order, until their mass exceeds a target.
+def _last_key(dtype: str, mass: Any, first_target: Any) -> Any:
+    """Return the function that has a block find the key at which the running mass exceeds a target, by radix.
 
-    The key of the last of them comes by radix, eight bits a pass, and then its index. ``mass(weights, i)`` is the mass
-    of a token, ``first_target(wanted, sums)`` the target, from the masses of the first pass.
+    Eight bits a pass; beside it comes what is left of the target there. ``mass(weights, i)`` is the mass of a token,
+    ``first_target(wanted, sums)`` the target, from the masses of the first pass.
     """
     from numba import cuda, int64, uint64
 
     from gpu.compile import device_function
-    from gpu.select import BINS, KEY_BITS, clear, first_above, key, sum_chunks, take_place
+    from gpu.select import KEY_BITS, clear, first_above, key
     from gpu.warp import thread, threads, warp
 
-    rank, bits, cut = key(dtype), KEY_BITS[dtype], minus_infinity(dtype)
+    rank, bits = key(dtype), KEY_BITS[dtype]
 
     @device_function
-    def equal_mass(context, i):
-        logits, weights, place = context
-        return mass(weights, i) if rank(logits[i]) == place else int64(0)
-
-    sum_equal, take_equal = sum_chunks(equal_mass), take_place(equal_mass)
-
-    @device_function
-    def select(out, logits, weights, wanted):
-        sums, found = cuda.shared.array(BINS, int64), cuda.shared.array(2, int64)
-        size, place, target, shift = uint64(logits.size), uint64(0), int64(0), uint64(bits)
+    def last_key(logits, weights, wanted, sums, found):
+        place, target, shift = uint64(0), int64(0), uint64(bits)
         while shift:
             shift -= uint64(8)
             clear(sums)
             cuda.syncthreads()
             i = thread()
-            while i < size:
+            while i < uint64(logits.size):
                 own = rank(logits[i]) >> shift
                 if own >> uint64(8) == place:
                     cuda.atomic.add(sums, own & uint64(255), mass(weights, i))
@@ -92,6 +84,37 @@ def _select(dtype: str, mass: Any, first_target: Any) -> Any:
                 first_above(sums, target, found)
             cuda.syncthreads()
             place, target = place << uint64(8) | uint64(found[0]), found[1]
+        return place, target
+
+    return last_key
+
+
+@cache
+def _select(dtype: str, mass: Any, first_target: Any) -> Any:
+    """Return the function that has a block keep the first tokens of a row, in order, until their mass exceeds a target.
+
+    The key of the last of them comes first, then its index among equals.
+    """
+    from numba import cuda, int64, uint64
+
+    from gpu.compile import device_function
+    from gpu.select import BINS, key, sum_chunks, take_place
+    from gpu.warp import thread, threads, warp
+
+    rank, cut, last_key = key(dtype), minus_infinity(dtype), _last_key(dtype, mass, first_target)
+
+    @device_function
+    def equal_mass(context, i):
+        logits, weights, place = context
+        return mass(weights, i) if rank(logits[i]) == place else int64(0)
+
+    sum_equal, take_equal = sum_chunks(equal_mass), take_place(equal_mass)
+
+    @device_function
+    def select(out, logits, weights, wanted):
+        sums, found = cuda.shared.array(BINS, int64), cuda.shared.array(2, int64)
+        size = uint64(logits.size)
+        place, target = last_key(logits, weights, wanted, sums, found)
         context = (logits, weights, place)
         sum_equal(context, size, sums)
         cuda.syncthreads()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.tolerance import judge
@@ -18,6 +18,7 @@ NARROW = [name for name, form in FORMATS.items() if form.elements == 32]
 outputs = st.sampled_from((1, 2, 7, 8, 9, 19))
 block_counts = st.sampled_from((1, 2, 3, 15, 17, 33))
 tokens = st.sampled_from((1, 2, 5, 31, 33))
+of_a_format = settings(max_examples=max(12, settings.default.max_examples // 3))
 
 
 def random_blocks(seed: int, rows: int, blocks: int, name: str, is_tame: bool = True) -> np.ndarray:
@@ -41,7 +42,7 @@ def assert_bits(got: np.ndarray, wanted: np.ndarray) -> None:
 
 @each_kernel("dequantize")
 @pytest.mark.parametrize("name", FORMATS)
-@examples
+@of_a_format
 @given(seeds, outputs, block_counts, st.booleans())
 def test_dequantize(kernel, name, seed, rows, blocks, is_tame):
     data = random_blocks(seed, rows, blocks if name in NARROW else min(blocks, 5), name, is_tame)
@@ -66,7 +67,7 @@ def test_quantize_int8_ties_go_to_the_even_code():
 
 @each_kernel("linear_int8")
 @pytest.mark.parametrize("name", NARROW)
-@examples
+@of_a_format
 @given(seeds, tokens, outputs, block_counts, dtypes, st.booleans())
 def test_linear_int8(kernel, name, seed, T, rows, blocks, dtype, is_tame):
     x, w = numbers(seed, T, 32 * blocks, dtype=dtype), random_blocks(seed, rows, blocks, name, is_tame)
@@ -75,16 +76,17 @@ def test_linear_int8(kernel, name, seed, T, rows, blocks, dtype, is_tame):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@examples
-@given(seeds, tokens, outputs, st.sampled_from((1, 2, 3, 17)), st.booleans())
-def test_linear_blocks_is_linear_of_the_weights(name, seed, T, rows, blocks, has_bias):
+@of_a_format
+@given(seeds, tokens, outputs, st.sampled_from((1, 2, 3, 17)), st.booleans(), st.booleans())
+def test_linear_blocks_is_linear_of_the_weights(name, seed, T, rows, blocks, has_bias, has_residual):
     data = random_blocks(seed, rows, blocks if name in NARROW else min(blocks, 3), name)
     w = dequantize(data, name).astype(np.float64)
     x, b = numbers(seed, T, w.shape[1]), numbers(seed + 1, rows) if has_bias else None
-    y = device.empty((T, rows), np.float32)
-    linear_blocks_into(y, x, data, name, b)
-    truth = x.astype(np.float64) @ w.T + (0 if b is None else b)
-    reach = np.abs(x).astype(np.float64) @ np.abs(w).T + (0 if b is None else np.abs(b))  # what the terms may reach
+    stream = numbers(seed + 2, T, rows) * np.float32(has_residual)
+    truth = x.astype(np.float64) @ w.T + (0 if b is None else b) + stream
+    reach = np.abs(x).astype(np.float64) @ np.abs(w).T + np.abs(stream) + (0 if b is None else np.abs(b))
+    y = stream if has_residual else device.empty((T, rows), np.float32)
+    linear_blocks_into(y, x, data, name, b, stream if has_residual else None)
     amplification = (reach / np.abs(truth).max(1, keepdims=True)).max() ** 2
     verdict = judge(y, truth, "float32", terms=round(w.shape[1] * max(1, amplification / w.shape[1])))
     assert verdict.passed, verdict.reason
