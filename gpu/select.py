@@ -14,7 +14,8 @@ from gpu.warp import lane, thread, threads, warp, warp_sum
 from refimpl.contract import host
 
 __all__ = [
-    "BINS", "KEY_BITS", "block_min", "clear", "first_above", "key", "share_of", "sum_chunks", "take_place", "total",
+    "BINS", "KEY_BITS", "block_min", "clear", "first_above", "fold", "gather", "key", "share_of", "sum_chunks",
+    "take_place", "total",
 ]
 
 BINS = 256
@@ -79,12 +80,52 @@ def block_min(x):
     return x
 
 
+@host
+@cache
+def fold(step: Any) -> Any:
+    """Return the function that has each thread of a block fold its elements of a row, four on their way at once.
+
+    ``step(state, i, element, context)`` is the state after element i.
+    """
+
+    @device_function
+    def fold(state, row, context):
+        i, size, stride = thread(), uint64(row.size), threads()
+        while i + uint64(3) * stride < size:
+            first, second = row[i], row[i + stride]
+            third, fourth = row[i + uint64(2) * stride], row[i + uint64(3) * stride]
+            state = step(state, i, first, context)
+            state = step(state, i + stride, second, context)
+            state = step(state, i + uint64(2) * stride, third, context)
+            state = step(state, i + uint64(3) * stride, fourth, context)
+            i += uint64(4) * stride
+        while i < size:
+            state = step(state, i, row[i], context)
+            i += stride
+        return state
+
+    return fold
+
+
 @device_function
-def clear(sums):
-    """Have a block set the sums to 0."""
+def clear(held):
+    """Have a block set its sums to 0, all copies of them."""
     i = thread()
     while i < uint64(BINS):
-        sums[i] = int64(0)
+        for copy in range(held.shape[0]):
+            held[uint64(copy), i] = 0
+        i += threads()
+
+
+@device_function
+def gather(sums, held):
+    """Have a block add up the copies of its sums."""
+    i = thread()
+    while i < uint64(BINS):
+        mine = int64(0)
+        for copy in range(held.shape[0]):
+            mine += int64(held[uint64(copy), i])
+        sums[i] = mine
         i += threads()
 
 
@@ -169,7 +210,7 @@ def sum_chunks(weigh: Any) -> Any:
 def take_place(weigh: Any) -> Any:
     """Return the function that has one warp find the first element whose running weight exceeds the target.
 
-    It stands in ``found[0]``. The sums are those of ``sum_chunks``.
+    Its index stands in ``found[0]``. The sums are those of ``sum_chunks``.
     """
 
     @device_function
@@ -189,5 +230,6 @@ def take_place(weigh: Any) -> Any:
                 break
             target -= everything
             start += uint64(32)
+        cuda.syncwarp()
 
     return take_place

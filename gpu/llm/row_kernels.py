@@ -1,4 +1,4 @@
-"""The sampler's kernels that span a row, one block a row: the best token, the cuts by order, the draw."""
+"""The kernels of cuts that span a row, one block a row: the best token, the first k, the first mass."""
 
 import math
 from functools import cache
@@ -8,10 +8,10 @@ from gpu.compile import Kernel, numba_kernel
 from gpu.number import read, storage
 from refimpl.contract import host
 
-__all__ = ["NAN", "NONE", "best_kernel", "draw_kernel", "minus_infinity", "top_k_kernel", "top_p_kernel"]
+__all__ = ["NAN", "NONE", "best_kernel", "minus_infinity", "top_k_kernel", "top_p_kernel"]
 
 NAN, NONE = -1, -2
-"""In place of a token: the row holds NaN; its largest number is infinite, or nothing that can be drawn."""
+"""In place of a token: the row holds NaN; its largest number is infinite."""
 
 
 @host
@@ -28,19 +28,22 @@ def best_kernel(dtype: str) -> Kernel:
     """Return the kernel of ``best_into``: the least (key, index) of a row as one 64-bit number."""
     from numba import int32, uint64
 
-    from gpu.select import block_min, key
-    from gpu.warp import block, thread, threads
+    from gpu.compile import device_function
+    from gpu.select import block_min, fold, key
+    from gpu.warp import block, thread
 
     held, wide, rank = storage(dtype), read(dtype), key(dtype)
 
+    @device_function
+    def lesser(least, i, number, _):
+        return min(least, rank(number) << uint64(32) | i)
+
+    find = fold(lesser)
+
     @numba_kernel("int32[::1]", f"{held}[:, ::1]", name=f"best[{dtype}]")
     def best(best, logits):
-        row, i = logits[block()], thread()
-        least = ~uint64(0)
-        while i < uint64(row.size):
-            least = min(least, rank(row[i]) << uint64(32) | i)
-            i += threads()
-        least = block_min(least)
+        row = logits[block()]
+        least = block_min(find(~uint64(0), row, row))
         if thread() == uint64(0):
             token = least & uint64(0xFFFFFFFF)
             nothing = int32(NONE) if math.isinf(wide(row[token])) else int32(token)
@@ -50,33 +53,42 @@ def best_kernel(dtype: str) -> Kernel:
 
 
 @cache
-def _last_key(dtype: str, mass: Any, first_target: Any) -> Any:
+def _last_key(dtype: str, mass: Any, first_target: Any, copies: int) -> Any:
     """Return the function that has a block find the key at which the running mass exceeds a target, by radix.
 
     Eight bits a pass; beside it comes what is left of the target there. ``mass(weights, i)`` is the mass of a token,
-    ``first_target(wanted, sums)`` the target, from the masses of the first pass.
+    ``first_target(wanted, sums)`` the target, from the sums of the first pass. Shared memory adds 64 bits by trying
+    again until nobody came between, so such sums have copies: neighbours in a row often share their first bits.
     """
-    from numba import cuda, int64, uint64
+    from numba import cuda, int32, int64, uint64
 
     from gpu.compile import device_function
-    from gpu.select import KEY_BITS, clear, first_above, key
-    from gpu.warp import thread, threads, warp
+    from gpu.select import BINS, KEY_BITS, clear, first_above, fold, gather, key
+    from gpu.warp import lane, warp
 
-    rank, bits = key(dtype), KEY_BITS[dtype]
+    rank, bits, kind = key(dtype), KEY_BITS[dtype], int64 if copies > 1 else int32
+
+    @device_function
+    def add(_, i, number, context):
+        weights, held, place, shift = context
+        own = rank(number) >> shift
+        if own >> uint64(8) == place:
+            cuda.atomic.add(held, (lane() % uint64(copies), own & uint64(255)), kind(mass(weights, i)))
+        return _
+
+    count = fold(add)
 
     @device_function
     def last_key(logits, weights, wanted, sums, found):
+        held = cuda.shared.array((copies, BINS), kind)
         place, target, shift = uint64(0), int64(0), uint64(bits)
         while shift:
             shift -= uint64(8)
-            clear(sums)
+            clear(held)
             cuda.syncthreads()
-            i = thread()
-            while i < uint64(logits.size):
-                own = rank(logits[i]) >> shift
-                if own >> uint64(8) == place:
-                    cuda.atomic.add(sums, own & uint64(255), mass(weights, i))
-                i += threads()
+            count(0, logits, (weights, held, place, shift))
+            cuda.syncthreads()
+            gather(sums, held)
             cuda.syncthreads()
             if warp() == uint64(0):
                 if shift == uint64(bits - 8):
@@ -90,7 +102,7 @@ def _last_key(dtype: str, mass: Any, first_target: Any) -> Any:
 
 
 @cache
-def _select(dtype: str, mass: Any, first_target: Any) -> Any:
+def _select(dtype: str, mass: Any, first_target: Any, copies: int) -> Any:
     """Return the function that has a block keep the first tokens of a row, in order, until their mass exceeds a target.
 
     The key of the last of them comes first, then its index among equals.
@@ -98,34 +110,36 @@ def _select(dtype: str, mass: Any, first_target: Any) -> Any:
     from numba import cuda, int64, uint64
 
     from gpu.compile import device_function
-    from gpu.select import BINS, key, sum_chunks, take_place
-    from gpu.warp import thread, threads, warp
+    from gpu.select import BINS, fold, key, sum_chunks, take_place
+    from gpu.warp import warp
 
-    rank, cut, last_key = key(dtype), minus_infinity(dtype), _last_key(dtype, mass, first_target)
+    rank, cut, last_key = key(dtype), minus_infinity(dtype), _last_key(dtype, mass, first_target, copies)
 
     @device_function
     def equal_mass(context, i):
         logits, weights, place = context
         return mass(weights, i) if rank(logits[i]) == place else int64(0)
 
-    sum_equal, take_equal = sum_chunks(equal_mass), take_place(equal_mass)
+    @device_function
+    def keep(_, i, number, context):
+        out, place, last = context
+        own = rank(number)
+        out[i] = number if own < place or (own == place and i <= last) else cut
+        return _
+
+    sum_equal, take_equal, write = sum_chunks(equal_mass), take_place(equal_mass), fold(keep)
 
     @device_function
     def select(out, logits, weights, wanted):
         sums, found = cuda.shared.array(BINS, int64), cuda.shared.array(2, int64)
-        size = uint64(logits.size)
         place, target = last_key(logits, weights, wanted, sums, found)
         context = (logits, weights, place)
-        sum_equal(context, size, sums)
+        sum_equal(context, uint64(logits.size), sums)
         cuda.syncthreads()
         if warp() == uint64(0):
-            take_equal(context, size, sums, target, found)
+            take_equal(context, uint64(logits.size), sums, target, found)
         cuda.syncthreads()
-        i, last = thread(), uint64(found[0])
-        while i < size:
-            own = rank(logits[i])
-            out[i] = logits[i] if own < place or (own == place and i <= last) else cut
-            i += threads()
+        write(0, logits, (out, place, uint64(found[0])))
 
     return select
 
@@ -147,7 +161,7 @@ def top_k_kernel(dtype: str) -> Kernel:
     def first_target(k, sums):
         return k - int64(1)
 
-    held, select = storage(dtype), _select(dtype, one, first_target)
+    held, select = storage(dtype), _select(dtype, one, first_target, 1)
 
     @numba_kernel(f"{held}[:, ::1]", f"{held}[:, ::1]", "int64", name=f"top_k[{dtype}]")
     def top_k(out, logits, k):
@@ -175,61 +189,10 @@ def top_p_kernel(dtype: str) -> Kernel:
         mass = total(sums)
         return share_of(share, mass, uint64(1)) if share else int64(0)
 
-    held, select = storage(dtype), _select(dtype, weight, first_target)
+    held, select = storage(dtype), _select(dtype, weight, first_target, 16)
 
     @numba_kernel(f"{held}[:, ::1]", f"{held}[:, ::1]", "int64[:, ::1]", "uint64", name=f"top_p[{dtype}]")
     def top_p(out, logits, weights, share):
         select(out[block()], logits[block()], weights[block()], share)
 
     return top_p
-
-
-@host
-@cache
-def draw_kernel(dtype: str) -> Kernel:
-    """Return the kernel of ``draw_into``; ``units`` are u in units of 2^-53."""
-    from numba import cuda, float32, int32, int64, uint16, uint64
-
-    from gpu.compile import device_function
-    from gpu.select import BINS, block_min, key, share_of, sum_chunks, take_place, total
-    from gpu.warp import block, thread, threads, warp
-
-    held, wide, rank = storage(dtype), read(dtype), key(dtype)
-    zero = float32(0) if dtype == "float32" else uint16(0)
-
-    @device_function
-    def power(exponent):
-        return cuda.libdevice.int_as_float(int32(exponent + int32(127)) << int32(23))
-
-    @device_function
-    def weight(context, i):
-        probs, some, more = context
-        return cuda.libdevice.float2ll_rn(wide(probs[i]) * some * more)
-
-    sum_all, take = sum_chunks(weight), take_place(weight)
-
-    @numba_kernel("int32[::1]", f"{held}[:, ::1]", "uint64[::1]", name=f"draw[{dtype}]")
-    def draw(ids, probs, units):
-        sums, found = cuda.shared.array(BINS, int64), cuda.shared.array(2, int64)
-        row, best, highest, i = probs[block()], ~uint64(0), uint64(0), thread()
-        while i < uint64(row.size):
-            place = rank(row[i])
-            best, highest = min(best, place << uint64(32) | i), max(highest, place)
-            i += threads()
-        largest = wide(row[block_min(best) & uint64(0xFFFFFFFF)])
-        negative = ~block_min(~highest) > rank(zero)
-        if negative or not float32(0) < largest < float32(math.inf):
-            if thread() == uint64(0):
-                ids[block()] = int32(NONE)
-            return
-        exponent = int32(39) - cuda.libdevice.ilogbf(largest)
-        some, more = power(exponent >> int32(1)), power(exponent - (exponent >> int32(1)))
-        context = (row, some, more)
-        sum_all(context, uint64(row.size), sums)
-        cuda.syncthreads()
-        if warp() == uint64(0):
-            take(context, uint64(row.size), sums, share_of(units[block()], total(sums), uint64(0)), found)
-            if thread() == uint64(0):
-                ids[block()] = int32(found[0])
-
-    return draw
