@@ -25,9 +25,11 @@ import refimpl
 from gpu import device
 from gpu.compile import Kernel, cuda_kernel
 from gpu.executor.cuda import CudaExecutor
-from gpu.registry import variants
+from gpu.registry import fused, variants
 from gpu.report import ptx_hash
 from gpu.toolkit import toolkit_versions
+from refimpl.basics.linear import linear
+from refimpl.llm.quantize import dequantize
 
 L2 = 256 << 20  # more than the caches hold: weights are read in turn from so many bytes
 
@@ -73,7 +75,8 @@ def equivalence(bench: Bench) -> Iterator[Row]:
     """Every variant by the reference, at sizes that users have: at most twice the reference's own error and 4 ulp."""
     from golden.tolerance import judge
 
-    for variant in variants() if isinstance(bench, Gpu) else variants()[:3]:
+    chosen = (*variants(), *fused())
+    for variant in chosen if isinstance(bench, Gpu) else chosen[:: len(chosen) // 3]:
         arguments, op = variant.workload(), _reference(variant.op)
         with device.recording() as launches:
             results = _results(variant.call(**arguments))
@@ -88,6 +91,8 @@ def equivalence(bench: Bench) -> Iterator[Row]:
 
 
 def _reference(name: str) -> Callable[..., Any]:
+    if name == "linear_blocks":
+        return lambda x, blocks, format: linear(x, dequantize(blocks, format))
     rooms = [importlib.import_module(f"refimpl.{room}") for room, _ in refimpl.CONTENTS]
     return next(vars(room)[name] for room in rooms if getattr(vars(room).get(name), "role", None) == "op")
 

@@ -10,7 +10,7 @@ from typing import Any
 from refimpl import CONTENTS
 from refimpl.contract import host
 
-__all__ = ["TWIN_ROOMS", "Variant", "variants"]
+__all__ = ["TWIN_ROOMS", "Variant", "fused", "variants"]
 
 TWIN_ROOMS = ("basics", "llm", "efficient")
 
@@ -32,12 +32,19 @@ class Variant:
 @host
 def variants(op: str | None = None) -> tuple[Variant, ...]:
     """Return the variants of an operation, or all."""
-    return tuple(variant for variant in _all() if op in (None, variant.op))
+    return tuple(variant for variant in _all("VARIANTS") if op in (None, variant.op))
+
+
+@host
+def fused() -> tuple[Variant, ...]:
+    """Return the kernels that compute several operations at once; ``op`` names what they compute together."""
+    return _all("FUSED")
 
 
 @cache
-def _all() -> tuple[Variant, ...]:
-    """Collect ``VARIANTS`` of every twin module, in the order of refimpl.CONTENTS."""
-    names = [name for name, _ in CONTENTS if name.partition(".")[0] in TWIN_ROOMS]
-    there = [name for name in names if Path(__file__).parent.joinpath(name.replace(".", "/") + ".py").exists()]
-    return tuple(variant for name in there for variant in importlib.import_module(f"gpu.{name}").VARIANTS)
+def _all(name: str) -> tuple[Variant, ...]:
+    """Collect a tuple of that name from every twin module, in the order of refimpl.CONTENTS."""
+    rooms = [room for room, _ in CONTENTS if room.partition(".")[0] in TWIN_ROOMS]
+    there = [room for room in rooms if Path(__file__).parent.joinpath(room.replace(".", "/") + ".py").exists()]
+    modules = [importlib.import_module(f"gpu.{room}") for room in there]
+    return tuple(variant for module in modules for variant in getattr(module, name, ()))

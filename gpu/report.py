@@ -19,7 +19,7 @@ from gpu import device
 from gpu.compile import Kernel
 from gpu.device import Launch
 from gpu.occupancy import Occupancy, occupancy
-from gpu.registry import Variant, variants
+from gpu.registry import Variant, fused, variants
 from gpu.sass import Counts, Resources, count, resources
 from gpu.toolkit import spilled, toolkit_versions
 from refimpl.contract import host
@@ -48,7 +48,7 @@ class Row:
 def rows(chosen: Iterable[Variant] | None = None) -> list[Row]:
     """Run the workloads, and return a row for every kernel of every variant."""
     found = []
-    for variant in variants() if chosen is None else chosen:
+    for variant in (*variants(), *fused()) if chosen is None else chosen:
         with device.use("emulated"), device.recording() as launches:
             variant.call(**variant.workload())
         for kernel in dict.fromkeys(launch.kernel for launch in launches):
@@ -108,11 +108,15 @@ def _work(row: Row, gpu: str, known: str) -> tuple[object, ...]:
     shared = f"{moved.shared_wavefronts} / {moved.shared_ideal}" if moved.shared_ideal else ""
     on = gpu if known in ("", ptx_hash(row.kernel)) else f"{gpu}, another version"
     names = f"{row.variant.op} ({row.variant.name})", f"`{row.kernel.name}`"
-    return *names, blocks, _sectors(moved.loads), _sectors(moved.stores), shared, moved.barriers, 0, on
+    sectors = _sectors(row.kernel, moved.loads), _sectors(row.kernel, moved.stores)
+    return *names, blocks, *sectors, shared, moved.barriers, 0, on
 
 
-def _sectors(moved: dict[str, tuple[int, int]]) -> str:
-    return ", ".join(f"{name} {asked} / {least}" for name, (asked, least) in moved.items())
+def _sectors(kernel: Kernel, moved: Mapping[str, tuple[int, int]]) -> str:
+    """Return the sectors of each array in the order of the kernel's arguments, whatever the order in memory."""
+    place = {name: number for number, name in enumerate(kernel.parameters)}
+    arrays = sorted(moved, key=lambda names: place.get(names.split(", ")[0], len(place)))
+    return ", ".join(f"{name} {moved[name][0]} / {moved[name][1]}" for name in arrays)
 
 
 _CODE = (

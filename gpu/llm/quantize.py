@@ -9,13 +9,14 @@ from gpu.compile import Kernel, numba_kernel
 from gpu.grid import blocks_for
 from gpu.llm.block_kernels import WARPS, dequantize_kernel, linear_blocks_kernel, linear_int8_kernel
 from gpu.llm.blocks import CHUNK, FORMATS
+from gpu.llm.gemv_blocks import GEMV_FORMATS, gemv_blocks_into
 from gpu.number import DTYPES, named, read, storage
 from gpu.registry import Variant
 from refimpl.contract import Array, Float, Int, UInt8, kernel, op, require
 from refimpl.llm.blocks import LAYOUTS
 
 __all__ = [
-    "VARIANTS", "dequantize", "dequantize_into", "linear_blocks_into", "linear_int8", "linear_int8_into",
+    "FUSED", "VARIANTS", "dequantize", "dequantize_into", "linear_blocks_into", "linear_int8", "linear_int8_into",
     "quantize_int8", "quantize_int8_into",
 ]
 
@@ -160,6 +161,18 @@ def _rows(format: str, rows: int, width: int) -> Array:
     return blocks.reshape(rows, -1)
 
 
+def _linear_blocks(x: Array, blocks: Array, format: str) -> Array:
+    y = device.empty((len(x), len(blocks)), np.float32)
+    linear_blocks_into(y, device.array(x), device.array(blocks), format)
+    return y
+
+
+def _gemv_blocks(x: Array, blocks: Array, format: str) -> Array:
+    y = device.empty((len(x), len(blocks)), np.float32)
+    gemv_blocks_into(y, device.array(x), device.array(blocks), format)
+    return y
+
+
 def _activations() -> Array:
     return np.random.default_rng(1).standard_normal((1, 2048)).astype(np.float32)
 
@@ -170,4 +183,12 @@ VARIANTS = (
     Variant("numba", "quantize_int8", quantize_int8, lambda x: str(x.dtype) in DTYPES, lambda: {"x": _activations()}),
     Variant("numba", "linear_int8", linear_int8, lambda x, blocks, format: str(x.dtype) in DTYPES,
             lambda: {"x": _activations(), "blocks": _rows("q4_0", 64, 2048), "format": "q4_0"}),
+)
+
+FUSED = (
+    Variant("numba", "linear_blocks", _linear_blocks, lambda x, blocks, format: True,
+            lambda: {"x": _activations(), "blocks": _rows("q4_k", 64, 2048), "format": "q4_k"}),
+    *(Variant(f"gemv, {name}", "linear_blocks", _gemv_blocks, lambda x, blocks, format, name=name: format == name,
+              lambda name=name: {"x": _activations(), "blocks": _rows(name, 256, 2048), "format": name})
+      for name in GEMV_FORMATS),
 )
