@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gpu.compile import Kernel
 
 __all__ = [
-    "DEVICES", "Launch", "array", "checks", "current", "empty", "launch", "pick", "recording", "to_host", "use",
+    "DEVICES", "Launch", "array", "checks", "current", "empty", "is_aligned", "launch", "pick", "recording", "to_host",
+    "use",
 ]
 
 DEVICES = ("cpu", "cuda", "emulated")
@@ -137,6 +138,18 @@ def empty(shape: int | tuple[int, ...], dtype: Any) -> Array:
     import cupy
 
     return cupy.empty(shape, dtype)
+
+
+@host
+def is_aligned(x: Array, size: int = 16) -> bool:
+    """Say whether an array begins where words of ``size`` bytes may be read; one still to be copied to a GPU will."""
+    if hasattr(x, "get"):
+        return bool(x.data.ptr % size == 0)
+    if current() == "cuda":
+        return True
+    from gpu.interpreter import Memory
+
+    return Memory([x]).address(x) % size == 0
 
 
 @host

@@ -35,9 +35,10 @@ def gemv_into(
 
 @host
 def gemv_takes(x: Array, w: Array, b: Array | None = None) -> bool:
-    """Say whether rows of w are whole 16-byte words, and x is float32 or of w's dtype."""
+    """Say whether x and w are rows of whole 16-byte words, and x is float32 or of w's dtype."""
     known = all(str(each.dtype) in DTYPES for each in (x, w, w if b is None else b))
-    return known and x.dtype in (np.float32, w.dtype) and w.shape[1] * w.dtype.itemsize % 16 == 0
+    fits = known and x.dtype in (np.float32, w.dtype) and w.shape[1] * w.dtype.itemsize % 16 == 0
+    return fits and device.is_aligned(x) and device.is_aligned(w)
 
 
 @cache

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from gpu import device
+from gpu.basics import gemv
 from gpu.basics.linear_kernels import COLUMNS, ROWS, TILE_THREADS, WARPS, few_rows, tiled
 from gpu.grid import blocks_for
 from gpu.number import named
@@ -19,12 +20,16 @@ _FEW = 8  # rows of x up to which weights are the traffic, and no tile is worth 
 
 @op
 def linear(x: Float[Array, "T D"], w: Float[Array, "O D"], b: Float[Array, " O"] | None = None) -> Float[Array, "T O"]:
-    """Up to 8 rows: one warp an output column, eight a block, sums in registers; x and w come straight from memory.
+    """Rows of whole 16-byte words: a warp two outputs of up to 4 rows of x, sums in registers (gemv.cu).
 
+    Else, up to 8 rows: one warp an output column, eight a block, sums in registers; x and w come straight from memory.
     More rows: 16 by 32 outputs a block of 512 threads, slabs of 64 columns of x and w as float32 in 12 KiB of shared
     memory; a lane of a warp holds partial sums of 8 by 4 outputs in registers, and folds them at the end.
     """
-    return _checked(x, w, b)
+    _check(x, w, b)
+    y = device.empty((len(x), len(w)), x.dtype)
+    linear_into(y, device.array(x), device.array(w), None if b is None else device.array(b))
+    return y
 
 
 @kernel
@@ -34,7 +39,10 @@ def linear_into(
 ) -> None:
     """Write x w^T + b + residual into ``y``, which may be ``residual``. Only these two must share a dtype."""
     _check(x, w, b)
-    _launch(y, x, w, b, residual, len(x) > _FEW)
+    if y.dtype == x.dtype and gemv.gemv_takes(x, w, b):
+        gemv.gemv_into(y, x, w, b, residual)
+    else:
+        _launch(y, x, w, b, residual, len(x) > _FEW)
 
 
 def _check(x: Array, w: Array, b: Array | None) -> None:
@@ -43,11 +51,10 @@ def _check(x: Array, w: Array, b: Array | None) -> None:
     require(b is None or b.shape == w.shape[:1], "C2", f"b has shape {b is not None and b.shape}, not {w.shape[:1]}")
 
 
-def _checked(x: Array, w: Array, b: Array | None, is_tiled: bool | None = None) -> Array:
+def _linear(x: Array, w: Array, b: Array | None, is_tiled: bool) -> Array:
     _check(x, w, b)
     y = device.empty((len(x), len(w)), x.dtype)
-    b = None if b is None else device.array(b)
-    _launch(y, device.array(x), device.array(w), b, None, len(x) > _FEW if is_tiled is None else is_tiled)
+    _launch(y, device.array(x), device.array(w), None if b is None else device.array(b), None, is_tiled)
     return y
 
 
@@ -73,8 +80,9 @@ def _workload(T: int) -> dict[str, Any]:
 
 
 VARIANTS = (
-    Variant("few", "linear", lambda x, w, b=None: _checked(x, w, b, False), lambda x, w, b=None: len(x) <= _FEW,
+    Variant("few", "linear", lambda x, w, b=None: _linear(x, w, b, False), lambda x, w, b=None: len(x) <= _FEW,
             lambda: _workload(1)),
-    Variant("tiled", "linear", lambda x, w, b=None: _checked(x, w, b, True), lambda *_, **__: True,
+    Variant("tiled", "linear", lambda x, w, b=None: _linear(x, w, b, True), lambda *_, **__: True,
             lambda: _workload(32)),
+    *gemv.VARIANTS,
 )  # fmt: skip

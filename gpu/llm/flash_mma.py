@@ -63,7 +63,8 @@ def _takes(
 ) -> bool:
     (T, _, H), S = q.shape, len(k)
     fits = str(q.dtype) in _FORMATS and q.dtype == k.dtype == v.dtype and v.shape[-1] == H and H in _WIDTHS
-    return fits and T > 0 and S > 0 and mask is None and softcap is None and (scale is None or 0 < scale < math.inf)
+    fits = fits and T > 0 and S > 0 and mask is None and softcap is None and (scale is None or 0 < scale < math.inf)
+    return fits and all(device.is_aligned(each) for each in (q, k, v))
 
 
 def _attention(
