@@ -13,8 +13,8 @@ def _lengths_differ(q: Any = None, k: Any = None, causal: bool = True, **_: Any)
     return q is not None and causal and len(q) != len(k)
 
 
-def _hides_nan(v: Any = None, mask: Any = None, **_: Any) -> bool:
-    return v is not None and mask is not None and bool(np.isnan(v).any())
+def _hides_nan(v: Any = None, mask: Any = None, causal: bool = True, **_: Any) -> bool:
+    return v is not None and (causal or mask is not None) and bool(np.isnan(v).any())
 
 
 def _has_large_offset(x: Any = None, gain: Any = None, bias: Any = None, **_: Any) -> bool:
