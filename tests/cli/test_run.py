@@ -146,9 +146,19 @@ def test_explain_names_what_bounds(model: str, capsys: Capture) -> None:
         assert part in out
 
 
+def test_emulated_kernels_answer_as_the_cpu_does(model: str, capsys: Capture) -> None:
+    flags = ["-m", model, "the cat", "-n", "3", "-c", "64", "--ignore-eos", "--json"]
+    assert main([*flags, "--device", "emulated", "--stats"]) == 0
+    emulated = json.loads(capsys.readouterr().out)
+    assert main([*flags, "--device", "cpu"]) == 0
+    assert emulated["ids"] == json.loads(capsys.readouterr().out)["ids"]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--device", "emulated", "--threads", "1"], "threads"), (["--device", "emulated", "--explain"], "--explain"),
+        (["--device", "emulated", "--activations", "int8"], "int8"),
         (["-c", "99999999"], "65536"), (["-c", "16", "-n", "17"], "context"), (["--logit-bias", "288=1"], "288"),
         (["-c", "4", "-p", "a long prompt"], "context"), (["--device", "cuda", "-p", "a"], "cuda"),
     ],
