@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +12,17 @@ import numpy as np
 
 from gpu import device
 
-__all__ = ["Bench", "Dry", "Gpu"]
+__all__ = ["Bench", "Dry", "Gpu", "Row"]
+
+
+@dataclass(frozen=True)
+class Row:
+    section: str
+    what: str
+    value: float
+    unit: str
+    note: str = ""
+    kernels: Mapping[str, str] = field(default_factory=dict)  # those that ran, each with the hash of its PTX
 
 
 class Bench(ABC):

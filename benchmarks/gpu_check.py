@@ -8,40 +8,27 @@ The file is written anew after every section: what a time limit ends is not lost
 """
 
 import argparse
-import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_bench import Bench, Dry, Gpu
+from gpu_bench import Bench, Dry, Gpu, Row
+from gpu_judge import equivalence, golden_cases
 from gpu_models import random_model
 
-import refimpl
 from gpu import device
 from gpu.compile import Kernel, cuda_kernel
 from gpu.executor.cuda import CudaExecutor
-from gpu.registry import fused, variants
-from gpu.report import ptx_hash
+from gpu.registry import variants
 from gpu.toolkit import toolkit_versions
-from refimpl.basics.linear import linear
-from refimpl.llm.quantize import dequantize
+from refimpl.contract import UsageError
 
 L2 = 256 << 20  # more than the caches hold: weights are read in turn from so many bytes
-
-
-@dataclass(frozen=True)
-class Row:
-    section: str
-    what: str
-    value: float
-    unit: str
-    note: str = ""
-    kernels: Mapping[str, str] = field(default_factory=dict)  # those that ran, each with the hash of its PTX
 
 
 def machine(bench: Bench) -> Iterator[Row]:
@@ -53,61 +40,6 @@ def machine(bench: Bench) -> Iterator[Row]:
         yield Row("machine", facts["name"].decode(), facts["totalGlobalMem"] / 2**30, "GiB")
         yield Row("machine", "multiprocessors", facts["multiProcessorCount"], "")
         yield Row("machine", "driver", runtime.driverGetVersion(), "", f"CuPy {bench.xp.__version__}")
-
-
-def golden_cases(bench: Bench) -> Iterator[Row]:
-    """Every kernel by the cases of outside sources, as ``python -m golden verify`` does it."""
-    from golden.adapters import implementation
-    from golden.case import read_cases
-    from golden.verify import verify
-
-    cases = read_cases() if isinstance(bench, Gpu) else read_cases()[::40]
-    counts: dict[str, int] = {}
-    for outcome in verify(cases, implementation("gpu", device.current())):
-        counts[outcome.status] = counts.get(outcome.status, 0) + 1
-        if outcome.status in ("fail", "error"):
-            yield Row("golden", outcome.case.id, outcome.ulps, "ulp", f"WRONG: {outcome.kernel} {outcome.reason}")
-    for status, count in counts.items():
-        yield Row("golden", status, count, "cases")
-
-
-def equivalence(bench: Bench) -> Iterator[Row]:
-    """Every variant by the reference, at sizes that users have: at most twice the reference's own error and 4 ulp."""
-    from golden.tolerance import judge
-
-    chosen = (*variants(), *fused())
-    for variant in chosen if isinstance(bench, Gpu) else chosen[:: len(chosen) // 3]:
-        arguments, op = variant.workload(), _reference(variant.op)
-        with device.recording() as launches:
-            results = _results(variant.call(**arguments))
-        ran = {launch.kernel.name: ptx_hash(launch.kernel) for launch in launches}
-        truths, plain = _results(op(**_wide(arguments))), _results(op(**arguments))
-        for number, (result, truth, own) in enumerate(zip(results, truths, plain, strict=True)):
-            norm = float(np.linalg.norm(truth.astype(np.float64))) or 1.0
-            error = float(np.linalg.norm(own.astype(np.float64) - truth.astype(np.float64))) / norm
-            verdict = judge(result, truth, str(result.dtype), source_error=error)
-            note = f"WRONG: {verdict.reason}" if not verdict.passed else ""
-            yield Row("equivalence", f"{variant.op} [{variant.name}] {number}", verdict.ulps, "ulp", note, ran)
-
-
-def _reference(name: str) -> Callable[..., Any]:
-    if name == "linear_blocks":
-        return lambda x, blocks, format: linear(x, dequantize(blocks, format))
-    rooms = [importlib.import_module(f"refimpl.{room}") for room, _ in refimpl.CONTENTS]
-    return next(vars(room)[name] for room in rooms if getattr(vars(room).get(name), "role", None) == "op")
-
-
-def _results(given: Any) -> list[Any]:
-    """Return what an operation gave as NumPy arrays, a data class by its fields."""
-    if is_dataclass(given):
-        given = tuple(getattr(given, each.name) for each in fields(given))
-    return [np.asarray(device.to_host(x)) for x in (given if isinstance(given, tuple) else (given,))]
-
-
-def _wide(arguments: dict[str, Any]) -> dict[str, Any]:
-    floats = ("float32", "float16", "bfloat16")
-    is_float = {name: str(getattr(x, "dtype", "")) in floats for name, x in arguments.items()}
-    return {name: x.astype(np.float64) if is_float[name] else x for name, x in arguments.items()}
 
 
 def _bandwidth_kernel(entry: str, *parameters: tuple[str, str]) -> Kernel:
@@ -205,6 +137,26 @@ def _torch_attention(shape: tuple[int, ...], size: str, flops: float) -> Iterato
     yield Row("attention", f"{size} torch", flops / min(times) / 1e12, "TFLOP/s", f"torch {torch.__version__}")
 
 
+def paged(bench: Bench) -> Iterator[Row]:
+    """A token of each sequence against its pages, which lie anywhere."""
+    heads, kv_heads, width, page = 32, 8, 128, 16
+    for sequences in (1, 32) if isinstance(bench, Gpu) else (2,):
+        length = bench.size(4096, 40)
+        pages = -(-length // page)
+        tables = np.random.default_rng(0).permutation(sequences * pages).reshape(sequences, pages)
+        arguments = {"q": bench.normal((sequences, heads, width), "bfloat16")}
+        for name in ("k_cache", "v_cache"):
+            arguments[name] = bench.normal((sequences * pages, page, kv_heads, width), "bfloat16")
+        arguments["block_tables"] = tables.astype(np.int32)
+        arguments["context_lens"] = np.full(sequences, length, np.int32)
+        arguments["cu_seqlens"] = np.arange(sequences + 1, dtype=np.int32)
+        for variant in variants("paged_attention"):
+            if variant.takes(**arguments):
+                seconds = bench.eager_seconds(lambda call=variant.call, a=arguments: call(**a), 50)
+                what = f"{sequences} sequences of {length} [{variant.name}]"
+                yield Row("paged", what, seconds * 1e6, "us", "eager")
+
+
 def decode(bench: Bench) -> Iterator[Row]:
     """Tokens a second of the executor with random weights, one sequence."""
     for name in ("1B", "8B") if isinstance(bench, Gpu) else ("tiny",):
@@ -217,7 +169,7 @@ def decode(bench: Bench) -> Iterator[Row]:
             yield Row("decode", f"{name} {format}", 1 / seconds, "tok/s", "eager")
 
 
-SECTIONS = (machine, bandwidths, launches, gemv, attention, decode, golden_cases, equivalence)
+SECTIONS = (machine, bandwidths, launches, golden_cases, equivalence, gemv, attention, paged, decode)
 
 
 def run(bench: Bench, out: Path | None) -> list[Row]:
@@ -228,13 +180,15 @@ def run(bench: Bench, out: Path | None) -> list[Row]:
         try:
             for row in section(bench):
                 rows.append(row)
-                print(f"{row.section:12} {row.what:48} {row.value:12.5g} {row.unit:16} {row.note}", flush=True)
+                value = "-" if np.isnan(row.value) else f"{row.value:.5g}"
+                print(f"{row.section:12} {row.what:48} {value:>12} {row.unit:16} {row.note}", flush=True)
         except Exception as error:  # whatever a driver or a library raises: the other sections still tell something
             rows.append(Row(section.__name__, "failed", np.nan, "", f"WRONG: {type(error).__name__}: {error}"))
             print(f"{rows[-1].section:12} {rows[-1].note}", flush=True)
         print(f"{section.__name__:12} took {time.perf_counter() - start:.1f} s", file=sys.stderr)
         if out:
-            out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+            plain = [asdict(row) | {"value": None if np.isnan(row.value) else float(row.value)} for row in rows]
+            out.write_text(json.dumps(plain, indent=1) + "\n")
     return rows
 
 
@@ -243,7 +197,10 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true", help="run on the interpreter, without a GPU and without a clock")
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     options = parser.parse_args()
-    name = "emulated" if options.dry else device.pick("cuda")
+    try:
+        name = device.pick("emulated" if options.dry else "cuda")
+    except UsageError as error:
+        parser.error(str(error))
     bench = Dry() if options.dry else Gpu()
     with device.use(name), device.checks(orders=1), bench.stream:
         rows = run(bench, options.out)

@@ -13,6 +13,8 @@ from gpu import device, toolkit
 from refimpl.contract import UsageError
 from tests.compile.made import scaled, written
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 
 class CudaArray:
     """An array as CuPy has it: memory elsewhere, an address, and a way back."""

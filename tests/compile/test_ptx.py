@@ -14,6 +14,8 @@ from gpu.sass import disassemble
 from refimpl.contract import UsageError
 from tests.compile.made import HEADER, SOURCE, scaled, written
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100")
 
 

@@ -10,6 +10,8 @@ from gpu.occupancy import Occupancy, occupancy
 from gpu.sass import count, resources
 from refimpl.contract import UsageError
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 BODIES = {
     "plain": "out[threadIdx.x] = x[threadIdx.x];",
     "vector": "((float4 *)out)[threadIdx.x] = ((const float4 *)x)[threadIdx.x];",

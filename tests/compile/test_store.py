@@ -12,6 +12,8 @@ from gpu import store
 from gpu.store import kept, open_folder
 from tests.compile.made import scaled
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 
 def fail() -> bytes:
     raise AssertionError("made again")
