@@ -4,24 +4,29 @@ from functools import cache
 from typing import Any
 
 from gpu.compile import Kernel, device_function, numba_kernel
-from gpu.llm.blocks import CHUNK, FORMATS, block_words, code, scales, weight
+from gpu.llm.block_scales import scales
+from gpu.llm.blocks import FORMATS, block_words, code, decode, place
 from gpu.number import storage, write
 from refimpl.contract import host
 from refimpl.llm.blocks import LAYOUTS
 
-__all__ = ["WARPS", "dequantize_kernel", "linear_blocks_kernel", "linear_int8_kernel"]
+__all__ = ["CHUNK", "WARPS", "dequantize_kernel", "linear_blocks_kernel", "linear_int8_kernel"]
 
 WARPS = 8
 """Warps of a block."""
 
+CHUNK = 512
+"""Columns that a warp reads at a time: whole blocks of every format, nearly whole sectors of memory."""
+
 _SECTOR = 16  # words
+_APART = 36  # bytes from one block of codes to the next: 9 banks, so that no two lanes read from the same
 
 
 @cache
 def _stage(format: str) -> Any:
     """Return the function that has a warp copy columns of a row, whole blocks, to shared memory, as they are.
 
-    It gives the place of their first word. Loads begin at a sector, so that none is asked for twice.
+    It gives the place of their first word. Loads begin at a sector of memory, so that none is asked for twice.
     """
     from numba import cuda, uint64
 
@@ -35,10 +40,10 @@ def _stage(format: str) -> Any:
         last = (row * width + end) // uint64(elements) * uint64(words_of_block)
         sector = first & ~uint64(_SECTOR - 1)
         cuda.syncwarp()  # what was there is read
-        i = sector + lane()
-        while i < last:
-            if i >= first:
-                held[i - sector] = words[i]
+        i = sector
+        while i < last:  # as often for every lane: unrolled, lanes with another count would ask for other sectors
+            if i + lane() < last:
+                held[i + lane() - sector] = words[i + lane()]
             i += uint64(32)
         cuda.syncwarp()
         return first - sector
@@ -51,27 +56,46 @@ def _held(format: str, columns: int) -> int:
     return columns // FORMATS[format].elements * block_words(format) + _SECTOR
 
 
+@cache
+def _read_chunk(format: str) -> Any:
+    """Return the function that has a warp turn a chunk of a row into float32 in shared memory, by way of its words."""
+    from numba import cuda, uint64
+
+    from gpu.warp import lane
+
+    stage, read = _stage(format), decode(format)
+
+    @device_function
+    def read_chunk(weights, held, words, row, width, start, end):
+        at, column = stage(held, words, row, width, start, end), lane() * uint64(16)
+        if column < uint64(end - start):
+            read(weights, held, at, column)
+        cuda.syncwarp()
+
+    return read_chunk
+
+
 @host
 @cache
 def dequantize_kernel(format: str) -> Kernel:
     """Return the kernel of ``dequantize_into``."""
-    from numba import cuda, uint16, uint64
+    from numba import cuda, float32, uint16, uint64
 
     from gpu.warp import block, lane, warp
 
-    stage, read_weight, most = _stage(format), weight(format), _held(format, CHUNK)
+    read_chunk, most, put = _read_chunk(format), _held(format, CHUNK), place()
 
     @numba_kernel("float32[:, ::1]", "uint16[::1]", "int32[::1]", name=f"dequantize[{format}]")
     def dequantize(out, words, ids):
-        held = cuda.shared.array((WARPS, most), uint16)
+        held, weights = cuda.shared.array((WARPS, most), uint16), cuda.shared.array((WARPS, CHUNK), float32)
         row, start = uint64(cuda.blockIdx.y) * uint64(WARPS) + warp(), block() * uint64(CHUNK)
         width = uint64(out.shape[1])
         if row < uint64(len(out)):
-            end = min(start + uint64(CHUNK), width)
+            end, column = min(start + uint64(CHUNK), width), lane()
             source = uint64(ids[row]) if row < uint64(ids.size) else row
-            at, column = stage(held[warp()], words, source, width, start, end), lane()
+            read_chunk(weights[warp()], held[warp()], words, source, width, start, end)
             while start + column < end:
-                out[row, start + column] = read_weight(held[warp()], at, column)
+                out[row, start + column] = weights[warp(), put(column)]
                 column += uint64(32)
 
     return dequantize
@@ -85,7 +109,7 @@ def linear_blocks_kernel(format: str) -> Kernel:
 
     from gpu.warp import block, lane, warp, warp_sum
 
-    stage, read_weight, most = _stage(format), weight(format), _held(format, CHUNK)
+    read_chunk, most, put = _read_chunk(format), _held(format, CHUNK), place()
 
     @numba_kernel(
         "float32[:, ::1]", "float32[:, ::1]", "uint16[::1]", "float32[::1]", "float32[:, ::1]",
@@ -97,16 +121,12 @@ def linear_blocks_kernel(format: str) -> Kernel:
         width, tokens = uint64(x.shape[1]), min(uint64(len(x)) - first_token, uint64(32))
         mine, start = float32(0), uint64(0)
         while start < width and row < uint64(y.shape[1]):
-            end = min(start + uint64(CHUNK), width)
-            at, column = stage(held[warp()], words, row, width, start, end), lane()
-            while start + column < end:
-                weights[warp(), column] = read_weight(held[warp()], at, column)
-                column += uint64(32)
-            token = uint64(0)
+            end, token = min(start + uint64(CHUNK), width), uint64(0)
+            read_chunk(weights[warp()], held[warp()], words, row, width, start, end)
             while token < tokens:
                 part, column = float32(0), lane()
                 while start + column < end:
-                    part += weights[warp(), column] * x[first_token + token, start + column]
+                    part += weights[warp(), put(column)] * x[first_token + token, start + column]
                     column += uint64(32)
                 part = warp_sum(part)
                 mine += part if lane() == token else float32(0)
@@ -128,10 +148,10 @@ def _term(format: str) -> Any:
     read_code, read_scales, has_m = code(format), scales(format), "m" in (LAYOUTS[format].names or ())
 
     @device_function
-    def term(words, at, q, column, scale):
+    def term(words, at, q, scale):
         dot, everything = int32(0), int32(0)
         for i in range(32):
-            value = int32(q[column + uint64(i)])
+            value = int32(q[i])
             dot += read_code(words, at, uint64(i)) * value
             everything += value
         d, m = read_scales(words, at, uint64(0))
@@ -147,7 +167,7 @@ def _term(format: str) -> Any:
 @cache
 def linear_int8_kernel(dtype: str, format: str) -> Kernel:
     """Return the kernel of ``linear_int8_into``."""
-    from numba import cuda, float32, int32, uint16, uint64
+    from numba import cuda, float32, int8, uint16, uint64
 
     from gpu.warp import block, lane, warp
 
@@ -159,21 +179,23 @@ def linear_int8_kernel(dtype: str, format: str) -> Kernel:
         name=f"linear_int8[{dtype}, {format}]",
     )
     def linear_int8(y, q, scale, words):
-        held = cuda.shared.array((WARPS, most), uint16)
+        held, held_q = cuda.shared.array((WARPS, most), uint16), cuda.shared.array((WARPS, 32, _APART), int8)
         row, first_token = block() * uint64(WARPS) + warp(), uint64(cuda.blockIdx.y) * uint64(32)
         width, tokens = uint64(q.shape[1]), min(uint64(len(y)) - first_token, uint64(32))
         mine, start = float32(0), uint64(0)
         while start < width and row < uint64(y.shape[1]):
             end = min(start + uint64(32 * 32), width)
-            at, own = stage(held[warp()], words, row, width, start, end), start + lane() * uint64(32)
-            at += lane() * uint64(words_of_block)
-            t = first_token
+            at = stage(held[warp()], words, row, width, start, end) + lane() * uint64(words_of_block)
+            count, own, t = (end - start) // uint64(32), start // uint64(32) + lane(), first_token
             while t < first_token + tokens:
-                part = term(held[warp()], at, q[t], own, scale[t, own // uint64(32)]) if own < end else float32(0)
-                total, i = cuda.shfl_sync(0xFFFFFFFF, mine, t - first_token), int32(0)
-                while i < int32((end - start) // uint64(32)):
-                    total = cuda.libdevice.fadd_rn(total, cuda.shfl_sync(0xFFFFFFFF, part, i))
-                    i += int32(1)
+                cuda.syncwarp()
+                for b in range(count):
+                    held_q[warp(), b, lane()] = q[t, start + b * uint64(32) + lane()]
+                cuda.syncwarp()
+                part = term(held[warp()], at, held_q[warp(), lane()], scale[t, own]) if lane() < count else float32(0)
+                total = cuda.shfl_sync(0xFFFFFFFF, mine, t - first_token)
+                for b in range(count):
+                    total = cuda.libdevice.fadd_rn(total, cuda.shfl_sync(0xFFFFFFFF, part, b))
                 mine = total if lane() == t - first_token else mine
                 t += uint64(1)
             start = end

@@ -7,8 +7,8 @@ import numpy as np
 from gpu import device
 from gpu.compile import Kernel, numba_kernel
 from gpu.grid import blocks_for
-from gpu.llm.block_kernels import WARPS, dequantize_kernel, linear_blocks_kernel, linear_int8_kernel
-from gpu.llm.blocks import CHUNK, FORMATS
+from gpu.llm.block_kernels import CHUNK, WARPS, dequantize_kernel, linear_blocks_kernel, linear_int8_kernel
+from gpu.llm.blocks import FORMATS
 from gpu.llm.gemv_blocks import GEMV_FORMATS, gemv_blocks_into
 from gpu.number import DTYPES, named, read, storage
 from gpu.registry import Variant
