@@ -24,7 +24,6 @@ from refimpl.contract import Array, Float, kernel
 __all__ = ["VARIANTS", "flash_mma_into"]
 
 _FORMATS = {"bfloat16": "bf16", "float16": "f16"}
-_WIDTHS = (64, 128)
 _WARPS = 4
 _KV_BYTES = 8192  # of a tile of k or v in shared memory; two stages of each
 
@@ -62,7 +61,7 @@ def _takes(
     window: int | None = None, softcap: float | None = None, return_lse: bool = False,
 ) -> bool:
     (T, _, H), S = q.shape, len(k)
-    fits = str(q.dtype) in _FORMATS and q.dtype == k.dtype == v.dtype and v.shape[-1] == H and H in _WIDTHS
+    fits = str(q.dtype) in _FORMATS and q.dtype == k.dtype == v.dtype and v.shape[-1] == H
     fits = fits and T > 0 and S > 0 and mask is None and softcap is None and (scale is None or 0 < scale < math.inf)
     return fits and all(device.is_aligned(each) for each in (q, k, v))
 
@@ -77,11 +76,17 @@ def _attention(
     return (o, lse) if return_lse else o
 
 
-def _workload(dtype: Any) -> dict[str, Array]:
+def _workload(dtype: Any, head_dim: int) -> dict[str, Array]:
     draw = np.random.default_rng(0).standard_normal
-    return {name: draw((256, heads, 128)).astype(dtype) for name, heads in (("q", 4), ("k", 2), ("v", 2))}
+    return {name: draw((256, heads, head_dim)).astype(dtype) for name, heads in (("q", 4), ("k", 2), ("v", 2))}
 
 
-VARIANTS = (
-    Variant("mma", "attention", _attention, _takes, lambda: _workload(ml_dtypes.bfloat16)),
-)  # fmt: skip
+def _variant(head_dim: int, dtype: Any) -> Variant:
+    return Variant(
+        f"mma {head_dim}", "attention", _attention,
+        lambda q, k, v, **rules: q.shape[-1] == head_dim and _takes(q, k, v, **rules),
+        lambda: _workload(dtype, head_dim),
+    )
+
+
+VARIANTS = (_variant(64, np.float16), _variant(128, ml_dtypes.bfloat16))
