@@ -24,7 +24,7 @@ from gpu.sass import Counts, Resources, count, resources
 from gpu.toolkit import spilled, toolkit_versions
 from refimpl.contract import host
 
-__all__ = ["Row", "page", "ptx_hash", "rows"]
+__all__ = ["Row", "page", "ptx_hash", "ran_right", "rows"]
 
 _ARCH = "sm_90"
 
@@ -78,10 +78,10 @@ def ptx_hash(kernel: Kernel) -> str:
 
 
 @host
-def page(rows: Sequence[Row], ran: Mapping[str, tuple[str, str]] | None = None) -> str:
+def page(rows: Sequence[Row], ran: Mapping[str, tuple[str, str]]) -> str:
     """Return the page; ``ran``: by a kernel's name, on which GPU it was right, and the hash of what ran there."""
     code = [_CODE, *(_code(row) for row in {row.kernel.name: row for row in rows}.values())]
-    work = [_WORK, *(_work(row, *(ran or {}).get(row.kernel.name, ("no", ""))) for row in rows)]
+    work = [_WORK, *(_work(row, *ran.get(row.kernel.name, ("no", ""))) for row in rows)]
     major, minor, _ = platform.python_version_tuple()
     made = f"Python {major}.{minor}, {toolkit_versions()}"
     return _PAGE.format(made=made, code=_table(code), work=_table(work))
@@ -149,13 +149,16 @@ conflicts. Barriers are counted per block. Races are those that the interpreter 
 """
 
 
-def _ran(measured: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Return what ran right on a GPU, from the rows that benchmarks/gpu_check.py wrote."""
+@host
+def ran_right(path: Path) -> dict[str, tuple[str, str]]:
+    """Return what ran right on a GPU, from the file that benchmarks/gpu_check.py wrote, if it ever has."""
+    if not path.exists():
+        return {}
+    measured = json.loads(path.read_text())
     gpu = next(row["what"] for row in measured if row["unit"] == "GiB")
     right = [row for row in measured if not row["note"].startswith("WRONG")]
     return {name: (gpu, known) for row in right for name, known in row["kernels"].items()}
 
 
 if __name__ == "__main__":
-    measured = [row for path in sys.argv[1:] if Path(path).exists() for row in json.loads(Path(path).read_text())]
-    print(page(rows(), _ran(measured) if measured else None), end="")
+    print(page(rows(), ran_right(Path(sys.argv[1])) if sys.argv[1:] else {}), end="")

@@ -1,5 +1,6 @@
 """The page of kernels: its numbers by hand for a small one, and what they must be for all."""
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from numba import cuda, float32
 from gpu import device
 from gpu.compile import Kernel, numba_kernel
 from gpu.registry import Variant, fused, variants
-from gpu.report import Row, _ran, page, ptx_hash, rows
+from gpu.report import Row, page, ptx_hash, ran_right, rows
 
-PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
+ROOT = Path(__file__).parents[2]
+PAGE, RESULTS = ROOT / "docs" / "kernels.md", ROOT / "benchmarks" / "results" / "gpu.json"
 READ_ONCE = {"w", "words", "k", "v"}
 """Weights, keys and values: what an operation's time goes to."""
 
@@ -58,13 +60,13 @@ def test_launches_are_added_up() -> None:
 
 def test_page_has_a_line_for_every_kernel() -> None:
     found = rows([variant(made(2)), variant(made(1), times=2)])
-    text = page(found)
+    text = page(found, {})
     assert re.search(r"\| `turn\[2\]` \| 32 \| \d+ \| 0 \| 0 \| 4096 \| 50%, blocks \| 0 \| 0 \| 0 \|\n", text)
     assert "| turn (made) | `turn[2]` | 3 | x 12 / 12 | out 24 / 12 | 12 / 6 | 3 | 0 | no |\n" in text
     assert "| turn (made) | `turn[1]` | 2 times 3 | x 24 / 24 | out 48 / 24 | 12 / 12 | 6 | 0 | no |\n" in text
 
 
-def test_page_knows_what_a_gpu_has_run() -> None:
+def test_page_knows_what_a_gpu_has_run(tmp_path: Path) -> None:
     found = rows([variant(made(1)), variant(made(2)), variant(made(32))])
     hashes = {row.kernel.name: ptx_hash(row.kernel) for row in found}
     measured: list[dict[str, Any]] = [
@@ -72,8 +74,14 @@ def test_page_knows_what_a_gpu_has_run() -> None:
         {"what": "1", "unit": "ulp", "note": "", "kernels": {"turn[1]": hashes["turn[1]"], "turn[2]": "another"}},
         {"what": "32", "unit": "ulp", "note": "WRONG: off", "kernels": {"turn[32]": hashes["turn[32]"]}},
     ]
-    ends = [line.split(" | ")[-1] for line in page(found, _ran(measured)).splitlines() if "| turn (made)" in line]
+    (tmp_path / "gpu.json").write_text(json.dumps(measured))
+    text = page(found, ran_right(tmp_path / "gpu.json"))
+    ends = [line.split(" | ")[-1] for line in text.splitlines() if "| turn (made)" in line]
     assert ends == ["A GPU |", "A GPU, another version |", "no |"]
+
+
+def test_nothing_has_run_where_nothing_was_measured(tmp_path: Path) -> None:
+    assert ran_right(tmp_path / "gpu.json") == {}
 
 
 def test_hash_is_of_the_instructions() -> None:
@@ -115,7 +123,7 @@ def test_weights_keys_and_values_are_read_in_whole_sectors(all_rows: list[Row]) 
 
 def test_page_is_what_is_committed(all_rows: list[Row]) -> None:
     """To the letter where the compilers are those that it names; the kernels that it shows in any case."""
-    made_now, committed = page(all_rows), PAGE.read_text()
+    made_now, committed = page(all_rows, ran_right(RESULTS)), PAGE.read_text()
     with_these = made_now.split("\n## ")[0] == committed.split("\n## ")[0]
     names = re.compile(r"^\| `([^`]+)`", re.MULTILINE)
     assert names.findall(made_now) == names.findall(committed)
