@@ -182,6 +182,15 @@ def test_cuda_launch_raises_the_limit_of_shared_memory(cupy: Recorder, tmp_path:
     assert [float(number) for number in cupy.launches[0][2]] == [args[0].data.ptr, 0, 4, 0.5]
 
 
+def test_launches_are_recorded(cupy: Recorder) -> None:
+    kernel, args = scaled(2.0), (device.empty((32, 4), "float32"), device.empty((32, 4), "float32"), 0, 0.5)
+    with device.recording() as launches:
+        device.launch(kernel, 2, 32, *args, shared=64)
+        device.launch(kernel, 0, 32, *args)
+    device.launch(kernel, 1, 32, *args)
+    assert launches == [device.Launch(kernel, (2, 1, 1), (32, 1, 1), 64, None)]
+
+
 @pytest.mark.parametrize("grid", [0, (4, 0), (1, 1, 0)])
 def test_grid_without_blocks_runs_nothing(cupy: Recorder, grid: Any) -> None:
     device.launch(scaled(2.0), grid, 32, None, None, 0, 0)
