@@ -200,7 +200,7 @@ def _check_heads(q: Array, k_cache: Array, v_cache: Array, window: int | None, s
 def _check_tables(T: int, shape: tuple[int, ...], tables: Array, lengths: Array, bounds: Array) -> None:
     (R, M), (num_blocks, block_size) = tables.shape, shape[:2]
     fits = len(lengths) == R and len(bounds) == R + 1 and bounds[0] == 0 and bounds[-1] == T
-    rising = fits and bool((np.diff(bounds) >= 0).all())
+    rising = bool(fits and (np.diff(bounds) >= 0).all())
     require(rising, "C3", f"bounds {bounds} of {T} queries, {len(lengths)} lengths, {R} tables")
     inside = (lengths >= 0) & (lengths <= M * block_size)
     require(bool(inside.all()), "C4", f"lengths {lengths[~inside]} in {M} blocks of {block_size}")

@@ -115,11 +115,11 @@ _WARPS = 8  # of a block, at most
 
 
 def _by_append(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
-    """Turn ``x`` as the queries of tokens whose keys and values are not kept."""
-    x, out, dropped = device.array(x), device.empty(x.shape, x.dtype), device.array(x[:, :1])
-    table = device.array(cos, np.float32), device.array(sin, np.float32)
-    page, slots = device.empty((1, 1, 1, x.shape[2]), x.dtype), device.array(np.full(len(x), -1, np.int32))
-    rope_append_into(out, page, page, x, dropped, dropped, *table, slots, interleaved=interleaved)
+    """Turn ``x`` as the queries of tokens, and append it as their keys and values."""
+    x, out, table = device.array(x), device.empty(x.shape, x.dtype), (device.array(t, np.float32) for t in (cos, sin))
+    k_cache, v_cache = (device.empty((1, *x.shape), x.dtype) for _ in "kv")
+    slots = device.array(np.arange(len(x)), np.int32)
+    rope_append_into(out, k_cache, v_cache, x, x, x, *table, slots, interleaved=interleaved)
     return out
 
 
