@@ -2,7 +2,7 @@
 
 import sys
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from jaxtyping import install_import_hook
 
 if any(name.split(".")[0] == "refimpl" for name in sys.modules):
@@ -18,5 +18,6 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("drill", settings.get_profile("house"), phases=(Phase.explicit, Phase.generate))
 settings.register_profile("thorough", settings.get_profile("house"), max_examples=500, derandomize=False)
 settings.load_profile("house")
