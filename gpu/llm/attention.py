@@ -10,6 +10,7 @@ from gpu import device
 from gpu.compile import Kernel, numba_kernel
 from gpu.grid import blocks_for
 from gpu.llm.attention_tiles import LANES, ROWS, THREADS, placer, sums_of, tile_of, walker
+from gpu.llm.flash_mma import VARIANTS as TENSOR_CORES
 from gpu.number import named, storage, write
 from gpu.registry import Variant
 from refimpl.contract import Array, Bool, Float, host, kernel, op, require
@@ -25,8 +26,9 @@ def attention(
     scale: float | None = None, causal: bool = True, mask: Bool[Array, "..."] | Float[Array, "..."] | None = None,
     window: int | None = None, softcap: float | None = None, return_lse: bool = False,
 ) -> Float[Array, "T N H2"] | tuple[Float[Array, "T N H2"], Float[Array, "T N"]]:
-    """A block takes 16 rows of one key/value head, a row being a query head of a token, and walks over its keys.
+    """Tensor cores take what fits them (flash_mma.py); Numba's kernel takes the rest.
 
+    A block of that takes 16 rows of one key/value head, a row being a query head of a token, and walks over its keys;
     attention_tiles.py says what lies in shared memory and in registers.
     """
     (T, N, H), (S, K, _) = q.shape, k.shape
@@ -35,7 +37,17 @@ def attention(
     require(mask is None or mask.shape in ((T, S), (N, T, S)), "C3", f"mask is not [{T} {S}] or [{N} {T} {S}]")
     require(window is None or (window >= 1 and causal), "C4", f"window {window}, causal {causal}")
     require(softcap is None or softcap > 0, "C5", f"softcap {softcap} is not positive")
-    out, lse = device.empty((T, N, v.shape[-1]), q.dtype), device.empty((T, N) if return_lse else (0, 0), np.float32)
+    rules = {"scale": scale, "causal": causal, "mask": mask, "window": window, "softcap": softcap}
+    chosen = next(variant for variant in VARIANTS if variant.takes(q, k, v, **rules))
+    return chosen.call(q, k, v, **rules, return_lse=return_lse)
+
+
+def _by_numba(
+    q: Array, k: Array, v: Array, *, scale: float | None = None, causal: bool = True, mask: Array | None = None,
+    window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+) -> Any:
+    out = device.empty((*q.shape[:2], v.shape[-1]), q.dtype)
+    lse = device.empty(q.shape[:2] if return_lse else (0, 0), np.float32)
     attention_into(
         out, device.array(q), device.array(k), device.array(v), lse=lse, scale=scale, causal=causal,
         mask=mask_of(mask), window=window, softcap=softcap)
@@ -48,7 +60,7 @@ def attention_into(
     lse: Float[Array, "T N"] | None = None, scale: float | None = None, causal: bool = True,
     mask: Array | None = None, window: int | None = None, softcap: float | None = None, tile: int | None = None,
 ) -> None:
-    """Write attention into ``out``, and its log-sum-exp into ``lse`` if that is given and not empty.
+    """Write attention by Numba's kernel into ``out``, and its log-sum-exp into ``lse`` if that is given and not empty.
 
     The mask is ``mask_of``'s. A tile holds as many keys as shared memory takes, or ``tile`` if that is fewer.
     """
@@ -120,4 +132,4 @@ def _workload() -> dict[str, Any]:
     return {"q": q, "k": k, "v": v}
 
 
-VARIANTS = (Variant("numba", "attention", attention, lambda q, k, v, **_: True, _workload),)
+VARIANTS = (*TENSOR_CORES, Variant("numba", "attention", _by_numba, lambda q, k, v, **_: True, _workload))

@@ -11,12 +11,22 @@ from typing import Any
 from gpu.compile import device_function
 from refimpl.contract import host
 
-__all__ = ["HIDDEN", "LANES", "sight", "weigher"]
+__all__ = ["HIDDEN", "LANES", "padded", "sight", "weigher"]
 
 LANES = 8
 HIDDEN = -1.0
 """In place of the weight of a key that the row does not see, whose value is then left out."""
 _ALL = 0xFFFFFFFF
+
+
+@host
+def padded(width: int) -> int:
+    """Return a stride of at least ``width`` (8, 16, 24 ...) floats by which four rows begin in banks of their own.
+
+    >>> [padded(width) % 32 for width in (8, 16, 32, 64, 80)]
+    [8, 24, 8, 8, 24]
+    """
+    return width if width % 16 == 8 else width + 8
 
 
 @host
@@ -48,6 +58,7 @@ def weigher(kind: str, each: int, sums_of_lane: int) -> Any:
     from gpu.warp import thread
 
     lanes, hidden, never, seen = uint64(LANES), float32(HIDDEN), float32(-math.inf), _seen(kind)
+    stride = uint64(padded(LANES * each))
 
     @device_function
     def weigh(sums, top, total, scores, weights, mask, row, start, count, softcap):
@@ -66,7 +77,7 @@ def weigher(kind: str, each: int, sums_of_lane: int) -> Any:
         new = float32(0)
         for j in range(uint64(each)):
             weight = math.exp(scores[j] - highest) if scores[j] != never else hidden
-            weights[thread() // lanes, thread() % lanes + lanes * j] = weight
+            weights[thread() // lanes * stride + thread() % lanes + lanes * j] = weight
             new += weight if weight != hidden else float32(0)
         for apart in (4, 2, 1):
             new += cuda.shfl_xor_sync(_ALL, new, apart)

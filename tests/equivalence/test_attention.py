@@ -1,11 +1,13 @@
 """Every kernel of attention, of its steps and of their merging gives what the reference gives in float64."""
 
 import numpy as np
-from hypothesis import assume, given
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu import device
 from gpu.llm.attention import attention as twin
+from gpu.registry import variants
 from tests.equivalence.attending import assert_rows, assert_scores, truth_of
 from tests.equivalence.strategies import dtypes, each_kernel, examples, numbers, seeds
 
@@ -17,10 +19,14 @@ shapes = st.sampled_from((  # dtype, H, H2, how the mask hides: a kernel is comp
     ("float16", 64, 64, "none"), ("float16", 3, 130, "bool"), ("float16", 128, 128, "none"),
     ("float32", 256, 256, "none"), ("float32", 300, 264, "added"),
 ))  # fmt: skip
+tensor_shapes = st.sampled_from(tuple((dtype, H, H, "none") for dtype in ("bfloat16", "float16") for H in (64, 128)))
+some = st.sampled_from((1, 7, 16, 33, 65, 130))
 masked = shapes.filter(lambda shape: shape[3] != "none")
 windows = st.sampled_from((None, None, 1, 3, 40))
 softcaps = st.sampled_from((None, None, 0.5, 30.0))
 scales = st.sampled_from((None, None, 0.3, -0.5))
+
+*TENSOR_CORES, NUMBA = variants("attention")
 
 
 def draw(seed, T, S, NK, shape):
@@ -34,7 +40,6 @@ def draw(seed, T, S, NK, shape):
 
 
 def assert_attention(kernel, arguments, terms):
-    assume(kernel.takes(**arguments))
     (o, lse), magnitude = truth_of(kernel.op, arguments | {"return_lse": True}, ("v",))
     found, found_lse = kernel.call(**arguments, return_lse=True)
     assert_rows(found, o, magnitude, arguments["q"].dtype, terms)
@@ -42,19 +47,25 @@ def assert_attention(kernel, arguments, terms):
     assert np.array_equal(kernel.call(**arguments), found)
 
 
-@each_kernel("attention")
 @examples
 @given(seeds, lengths, lengths, heads, shapes, windows, softcaps, scales)
-def test_attention(kernel, seed, T, S, NK, shape, window, softcap, scale):
+def test_attention(seed, T, S, NK, shape, window, softcap, scale):
     arguments = draw(seed, T, S, NK, shape) | {"window": window, "softcap": softcap, "scale": scale}
-    assert_attention(kernel, arguments, terms=4 * (S + shape[1]))
+    assert_attention(NUMBA, arguments, terms=4 * (S + shape[1]))
 
 
-@each_kernel("attention")
 @examples
 @given(seeds, lengths, lengths, heads, shapes)
-def test_attention_that_is_not_causal(kernel, seed, T, S, NK, shape):
-    assert_attention(kernel, draw(seed, T, S, NK, shape) | {"causal": False}, terms=4 * (S + shape[1]))
+def test_attention_that_is_not_causal(seed, T, S, NK, shape):
+    assert_attention(NUMBA, draw(seed, T, S, NK, shape) | {"causal": False}, terms=4 * (S + shape[1]))
+
+
+@examples
+@given(seeds, some, some, heads, tensor_shapes, windows, st.sampled_from((None, 0.3)), st.booleans())
+def test_attention_on_tensor_cores(seed, T, S, NK, shape, window, scale, causal):
+    arguments = draw(seed, T, S, NK, shape) | {"window": window if causal else None, "scale": scale, "causal": causal}
+    (kernel,) = (variant for variant in TENSOR_CORES if variant.takes(**arguments))
+    assert_attention(kernel, arguments, terms=4 * (S + shape[1]))
 
 
 @each_kernel("flash_attention")
@@ -97,16 +108,14 @@ def test_merge_states(kernel, seed, T, NK, H2, dtype, other, some_are_blind):
     assert_scores(found_lse, lse, terms=16)
 
 
-@each_kernel("attention")
 @examples
 @given(seeds, lengths, st.sampled_from((2, 7, 33)), heads, masked, windows, st.sampled_from((np.nan, np.inf, -np.inf)))
-def test_attention_with_poison_in_hidden_slots(kernel, seed, T, S, NK, shape, window, poison):
+def test_poison_in_hidden_slots_changes_nothing(seed, T, S, NK, shape, window, poison):
     arguments = draw(seed, T, S, NK, shape) | {"window": window}
     arguments["mask"][..., seed % S] = False if shape[3] == "bool" else -np.inf
-    assume(kernel.takes(**arguments))
-    clean = kernel.call(**arguments, return_lse=True)
+    clean = twin(**arguments, return_lse=True)
     arguments["k"][seed % S], arguments["v"][seed % S] = poison, poison
-    found = kernel.call(**arguments, return_lse=True)
+    found = twin(**arguments, return_lse=True)
     assert all(np.array_equal(a, b) for a, b in zip(found, clean, strict=True))
 
 
@@ -136,3 +145,14 @@ def test_no_float64_and_no_launch_without_rows():
     with device.recording() as launches:
         found = twin(*(np.zeros((0, heads, 64), np.float32) for heads in (4, 2, 2)))
     assert found.shape == (0, 4, 64) and launches == []
+
+
+@pytest.mark.parametrize(("T", "S"), [(1, 300), (40, 40)])
+def test_keys_and_values_are_read_in_whole_sectors(T, S):
+    q, k, v = numbers(0, T, 4, 64), numbers(1, S, 2, 64), numbers(2, S, 2, 64)
+    with device.recording() as launches:
+        twin(q, k, v)
+    (launch,) = launches
+    for asked, least in (launch.counters.loads["k"], launch.counters.loads["v"]):
+        assert asked == least > 0
+    assert launch.counters.shared_wavefronts == launch.counters.shared_ideal

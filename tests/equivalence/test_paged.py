@@ -102,3 +102,12 @@ def test_less_room_for_parts_takes_more_launches_and_changes_no_bit():
         with device.recording() as launches:
             paged_attention_into(out, *tensors, parts=parts)
         assert np.array_equal(out, wanted) and len(launches) == 2 * -(-sums.shape[1] // tiles)
+
+
+def test_keys_and_values_are_read_in_whole_sectors_and_once():
+    batch = Batch(0, [(300, 1), (500, 1)], 16, 8, 2, 64, 64, "float32", "bfloat16")
+    with device.recording() as launches:
+        twin(**batch.arguments(shuffled(0, batch)))
+    attend, _ = launches
+    for asked, least in (attend.counters.loads["k"], attend.counters.loads["v"]):
+        assert asked == least == 800 * 2 * 64 * 2 // 32
