@@ -113,7 +113,7 @@ def run(trace, grain, lenient):
 
 @pytest.mark.parametrize("grain", [1, 2, 4])
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_full_synchronisation_is_exact(grain, data):
     events = st.one_of(accesses([size for size in (1, 2, 4, 8) if size >= grain]), block_syncs, warp_syncs)
     raced, stopped = run(data.draw(st.lists(events, min_size=4, max_size=16)), grain, lenient=False)
@@ -121,7 +121,7 @@ def test_full_synchronisation_is_exact(grain, data):
 
 
 @given(st.lists(st.one_of(accesses([4]), some_syncs, warp_syncs, block_syncs), min_size=4, max_size=18))
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_no_false_alarm_with_partial_synchronisation(trace):
     raced, stopped = run(trace, 4, lenient=False)
     assert raced or not stopped
@@ -158,7 +158,7 @@ def hand_overs(draw):
 
 
 @given(hand_overs())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_order_between_blocks(trace):
     formal, stopped = run(trace, 4, lenient=False)
     assert formal or not stopped, "a false alarm"

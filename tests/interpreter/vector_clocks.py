@@ -33,6 +33,8 @@ class VectorClocks:
 
     def sync(self, threads: Any) -> None:
         mine = self._mine(threads)
+        if not mine:
+            return
         tables = [self.known, self.fenced, self.read] if self.lenient else [self.known]
         for table in tables:
             table[mine] = table[mine].max(0)
