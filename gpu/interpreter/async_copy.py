@@ -12,10 +12,10 @@ from gpu.interpreter.races import land
 from gpu.interpreter.raw import load8
 from refimpl.contract import host
 
-__all__ = ["MOST_COPIES", "Queue", "commit", "in_flight", "issue", "make_queue", "reset", "wait"]
+__all__ = ["COPY", "MOST_COPIES", "Queue", "commit", "in_flight", "issue", "make_queue", "reset", "wait"]
 
 MOST_COPIES = 1024  # instructions in flight per warp
-_COPY = np.dtype(
+COPY = np.dtype(
     [
         ("lanes", np.int64),
         ("size", np.int64),
@@ -30,7 +30,7 @@ _COPY = np.dtype(
 class Queue(NamedTuple):
     """The copies under way in a block."""
 
-    copies: Any  # _COPY[warps, MOST_COPIES]
+    copies: Any  # COPY[warps, MOST_COPIES]
     ends: Any  # int64[warps, 2]: the number of the oldest copy and of the next
     groups: Any  # int64[warps, 32]: how many groups a lane has committed
 
@@ -38,7 +38,7 @@ class Queue(NamedTuple):
 @host
 def make_queue(warps: int) -> Queue:
     """Return the empty queue of a block with so many warps."""
-    copies = np.zeros((warps, MOST_COPIES), _COPY)
+    copies = np.zeros((warps, MOST_COPIES), COPY)
     return Queue(copies, np.zeros((warps, 2), np.int64), np.zeros((warps, 32), np.int64))
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from gpu.interpreter.codes import CODE
 from gpu.interpreter.faults import DIVERGED_BARRIER
 from gpu.interpreter.groups import fail, park
-from gpu.interpreter.jit import jit
+from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.lanes import LANES
 from gpu.interpreter.pattern import first_lane
 from gpu.interpreter.state import ARRIVED, FAULT_WARP, LIVE, OPENED, WAITING
@@ -48,7 +48,7 @@ def open_barrier(table, rows, registers, warps, words):
     return 0
 
 
-@jit
+@spliced
 def _release(table, rows, registers, warps, words, number, result, everyone):
     """Let the lanes at a barrier go on. Return their warps."""
     woken = 0

@@ -15,15 +15,15 @@ from gpu.interpreter.jit import jit
 from refimpl.contract import host
 
 __all__ = [
-    "MOST_BLOCKS", "MOST_RELEASES", "MOST_SLOTS", "ORDERED", "PENDING", "begin_block", "begin_order", "make_watch",
-    "ordered", "sync_block", "sync_warp",
+    "MOST_BLOCKS", "MOST_RELEASES", "MOST_SLOTS", "ORDERED", "PENDING", "WATCH", "begin_block", "begin_order",
+    "make_watch", "ordered", "sync_block", "sync_warp",
 ]  # fmt: skip
 
 PENDING = 0xFFFFFFFF  # the time of a cp.async write before its wait: ordered before nothing
 ORDERED = -1
 MOST_BLOCKS, MOST_RELEASES, MOST_SLOTS = 1 << 16, 1 << 14, 1 << 14
 _FAULT = [(name, np.int64) for name in ("space", "offset", "warp", "pair", "kind", "place", "time", "who")]
-_WATCH = np.dtype(
+WATCH = np.dtype(
     [
         ("now", np.int64),
         ("origin", np.int64),
@@ -53,7 +53,7 @@ _WATCH = np.dtype(
 @host
 def make_watch(threads: int, fences: bool) -> Any:
     """Return the clocks of a launch with so many threads a block."""
-    watch = np.zeros(1, _WATCH)
+    watch = np.zeros(1, WATCH)
     watch["threads"], watch["fences"] = threads, fences
     begin_order(watch)
     return watch

@@ -2,19 +2,20 @@
 
 import numpy as np
 
-from gpu.interpreter import clocks, collective
 from gpu.interpreter.codes import CODE, MEMBERS
+from gpu.interpreter.collective import WARP_BARRIER
 from gpu.interpreter.faults import ABSENT, NOT_A_MEMBER
-from gpu.interpreter.jit import jit
+from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.lanes import ALL, LANES
 from gpu.interpreter.state import FAULT, FAULT_LANE, FAULT_PLACE, LIVE, SYNCING
+from gpu.interpreter.units import run_collective, sync_warp
 
 __all__ = ["FAR", "fail", "meet", "next_group", "park"]
 
 FAR = 1 << 40
 
 
-@jit
+@spliced
 def fail(words, fault, place, lane):
     """Note what goes wrong, and where."""
     words[FAULT], words[FAULT_PLACE], words[FAULT_LANE] = fault, place, lane
@@ -62,12 +63,12 @@ def meet(table, rows, regs, warp, words, watch, w):
                 if same and np.int64(regs[line[MEMBERS], other]) & ALL == members:
                     group |= 1 << other
             if members & warp[LIVE] & ~group == 0:
-                asker = collective.execute(regs, rows[place], np.uint32(group), line[CODE])
+                asker = run_collective(regs, rows[place], np.uint32(group), line[CODE])
                 if asker >= 0:
                     fail(words, ABSENT, place, asker)
                     return False
-                if line[CODE] == collective.WARP_BARRIER:
-                    clocks.sync_warp(watch, w, np.uint32(members))
+                if line[CODE] == WARP_BARRIER:
+                    sync_warp(watch, w, np.uint32(members))
                 warp[SYNCING] = waiting & ~group
                 park(warp, group, place + 1)
                 return True

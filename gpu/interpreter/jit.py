@@ -1,40 +1,63 @@
 """Numba for the interpreter: a function's machine code is kept under a hash of its module and those it imports.
 
-A kernel that changes, or an executor, leaves the machine that runs it as it is. The machine calls the families of
-instructions through their addresses: linked in, they would be optimised again with it.
+A kernel that changes, or an executor, leaves the machine that runs it as it is.
+
+Numba takes the code of a callee into each of its callers, and LLVM works on it there again. A unit is compiled once,
+by itself, and the others call it by its name.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from numba.core import types
+import llvmlite.binding as llvm
+import numba
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from gpu.executor.jit import inlined, jit_beside
 from refimpl.contract import host
 
-__all__ = ["FAMILY_TYPES", "address_of", "call", "inlined", "jit"]
+__all__ = ["inlined", "jit", "load", "spliced", "unit"]
 
 jit = jit_beside(__file__)
 
-FAMILY_TYPES = (types.uint64[:, ::1], types.int32[::1], types.uint32, types.int64)  # regs, rows, mask, code
+
+@host
+def spliced(function: Callable[..., Any]) -> Any:
+    """Have Numba copy ``function`` into its callers before it compiles them: by itself it is never compiled."""
+    return numba.njit(nogil=True, error_model="numpy", inline="always")(function)
 
 
 @host
-def address_of(function: Any, arguments: tuple[Any, ...] = FAMILY_TYPES) -> int:
-    """Return where the machine code of a ``jit`` function begins."""
-    function.compile(arguments)
-    compiled = function.overloads[arguments]
-    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+def unit(function: Any, *arguments: Any) -> Any:
+    """Return what compiled code calls in place of a ``jit`` function, given the types of its arguments.
 
+    Before that code runs, ``load`` must have been called with what this returns.
+    """
+    symbol = f"{function.py_func.__module__}.{function.py_func.__name__}"
 
-@intrinsic
-def call(context, address, regs, rows, mask, code):
-    """Call the family of instructions whose machine code begins at an address."""
+    def bring() -> None:
+        function.compile(arguments)
+        compiled = function.overloads[arguments]
+        llvm.add_symbol(symbol, compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kind = context.call_conv.get_function_type(types.none, FAMILY_TYPES)
-        function = builder.inttoptr(values[0], kind.as_pointer())
-        context.call_conv.call_function(builder, function, types.none, FAMILY_TYPES, values[1:])
-        return context.get_dummy_value()
+        convention, returns = context.call_conv, signature.return_type
+        kind = convention.get_function_type(returns, arguments)
+        callee = cgutils.get_or_insert_function(builder.module, kind, symbol)
+        unpacked = cgutils.unpack_tuple(builder, values[0])
+        return convention.call_function(builder, callee, returns, arguments, unpacked)[1]
 
-    return types.none(types.int64, *FAMILY_TYPES), generate
+    @intrinsic
+    def linked(context, *given):
+        return function.overloads[arguments].signature.return_type(types.StarArgTuple(arguments)), generate
+
+    linked.load = bring
+    return linked
+
+
+@host
+def load(units: "tuple[Callable[..., Any], ...]") -> None:
+    """Compile units, or find them in the store, and tell the linker where they are."""
+    for each in units:
+        each.load()

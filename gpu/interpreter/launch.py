@@ -16,6 +16,7 @@ from gpu.interpreter.layout import Layout, lay_out
 from gpu.interpreter.regions import Memory, Region
 from gpu.interpreter.report import describe
 from gpu.interpreter.state import BUDGET, CTAID, DIVERGED, FAULT, FAULT_ADDRESS, OPENED, REVERSED
+from gpu.interpreter.units import load_units
 from refimpl.contract import host
 
 __all__ = ["launch"]
@@ -35,6 +36,7 @@ def launch(
     ``params`` are the kernel's parameters as NumPy scalars; a pointer is an address that ``Memory(memory)`` gives.
     """
     program = decode(ptx, entry)
+    load_units()
     layout = lay_out(program, _three(grid), _three(block), params, Memory(memory, names), shared, orders, races)
     before: dict[int, Any] = {}
     _run(program, layout, 0, budget, before)

@@ -8,7 +8,6 @@ import numpy as np
 from gpu.interpreter.async_copy import make_queue
 from gpu.interpreter.decode import Program
 from gpu.interpreter.errors import KernelError
-from gpu.interpreter.families import handlers
 from gpu.interpreter.lanes import LANES, SINK
 from gpu.interpreter.regions import REGION_BITS, Memory, Region
 from gpu.interpreter.state import CTAID, NUM_WORDS, WARP_WORDS, State
@@ -53,7 +52,7 @@ def lay_out(
         order=np.arange(warps), grid=np.array(grid, np.int64), words=words,
         regions=np.array([region.row() for region in regions], np.int64), shared=block_memory, local=thread_memory,
         lanes=np.zeros((4, LANES), np.int64), quads=np.zeros((LANES, 4), np.uint32),
-        executed=np.zeros(len(program.table), np.int64), handlers=handlers(),
+        executed=np.zeros(len(program.table), np.int64),
         kept=np.full(len(regions), orders == 1, np.uint8), queue=make_queue(warps),
         watching=make_watching(program.opcodes, [region.size for region in regions], threads, races, orders),
     )  # fmt: skip

@@ -6,8 +6,8 @@ A warp runs until its lanes have all ended or wait; then the next one runs. A ba
 
 import numpy as np
 
-from gpu.interpreter import async_copy, clocks, collective
-from gpu.interpreter.barrier import arrive, open_barrier
+from gpu.interpreter import async_copy
+from gpu.interpreter.barrier import open_barrier
 from gpu.interpreter.codes import (
     CODE,
     COLLECTIVE,
@@ -15,26 +15,21 @@ from gpu.interpreter.codes import (
     COPY,
     FAMILY,
     GUARD,
-    MEMBERS,
     MMA,
     NEGATED,
-    OFFSET,
-    SOURCE_OFFSET,
-    TARGET,
 )
-from gpu.interpreter.control import ACTIVE, BARRIER, BRANCH, EXIT, FENCE, SWITCH, TRAP
-from gpu.interpreter.faults import ABSENT, BAD_INDEX, DEADLOCK, IN_FLIGHT, PARTIAL_WARP, SNAPSHOT, TRAPPED
-from gpu.interpreter.groups import FAR, fail, meet, next_group, park
-from gpu.interpreter.jit import call, inlined, jit
+from gpu.interpreter.compute import compute
+from gpu.interpreter.control import FENCE
+from gpu.interpreter.faults import DEADLOCK, IN_FLIGHT, PARTIAL_WARP, SNAPSHOT
+from gpu.interpreter.groups import fail, meet, next_group, park
+from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.lanes import ALL, LANES
 from gpu.interpreter.memory import touch
 from gpu.interpreter.pattern import first_lane
-from gpu.interpreter.releases import fence
 from gpu.interpreter.state import (
     BLOCK,
     BUDGET,
     CTAID,
-    DIVERGED,
     FAULT,
     FAULT_WARP,
     LIVE,
@@ -43,6 +38,8 @@ from gpu.interpreter.state import (
     SYNCING,
     WAITING,
 )  # fmt: skip
+from gpu.interpreter.steering import guarded, join, steer
+from gpu.interpreter.units import begin_block, fence, in_flight, sync_block
 
 __all__ = ["DONE", "FAILED", "PAUSED", "run"]
 
@@ -68,14 +65,14 @@ def run(state, slice_):
     return DONE
 
 
-@jit
+@spliced
 def _begin_block(state, index):
     """Fill the memory of a block with poison and put its threads at the start."""
     grid, words = state.grid, state.words
     state.shared[:] = 0xFF
     state.local[:] = 0xFF
     async_copy.reset(state.queue)
-    clocks.begin_block(state.watching.watch, words[BLOCK])
+    begin_block(state.watching.watch, words[BLOCK])
     place = (index % grid[0], index // grid[0] % grid[1], index // grid[0] // grid[1])
     for w in range(state.warps.shape[0]):
         state.warps[w, :LANES] = 0
@@ -85,7 +82,7 @@ def _begin_block(state, index):
             state.registers[w, words[CTAID + axis]] = np.uint64(place[axis])
 
 
-@jit
+@spliced
 def _run_block(state, end):
     """Run the warps of a block in turn."""
     words = state.words
@@ -105,15 +102,15 @@ def _run_block(state, end):
         if woken:
             for w in range(state.warps.shape[0]):
                 woken |= np.int64(state.warps[w, LIVE] == 0) << w
-            clocks.sync_block(state.watching.watch, woken)
+            sync_block(state.watching.watch, woken)
         elif _is_stuck(state):
             return FAILED
 
 
-@jit
+@spliced
 def _ended(state):
     """End a block: no copy may be under way."""
-    thread = async_copy.in_flight(state.queue)
+    thread = in_flight(state.queue)
     if thread == 0:
         return DONE
     state.words[FAULT_WARP] = (thread - 1) // LANES
@@ -121,7 +118,7 @@ def _ended(state):
     return FAILED
 
 
-@jit
+@spliced
 def _is_stuck(state):
     """Say whether no lane can go on, which is a fault; lanes whose turn is over can."""
     if state.words[FAULT]:
@@ -157,20 +154,20 @@ def _run_warp(state, w):
             line, rows = state.table[place], state.rows[place]
             mask = active
             if line[GUARD] >= 0:
-                mask = _guarded(regs[line[GUARD]], active, line[NEGATED])
+                mask = guarded(regs[line[GUARD]], active, line[NEGATED])
             if line[FAMILY] == CONTROL:
                 if line[CODE] == FENCE:
                     fence(state.watching.watch, w, np.uint32(mask))
-                place, active = _steer(state.jumps, line, rows, regs, warp, words, place, active, mask)
+                place, active = steer(state.jumps, line, rows, regs, warp, words, place, active, mask)
             elif line[FAMILY] == COLLECTIVE:
                 watch = state.watching.watch
-                place, active = _join(watch, w, line, rows, regs, warp, words, place, active, mask, limit)
+                place, active = join(watch, w, line, rows, regs, warp, words, place, active, mask, limit)
             else:
                 if line[FAMILY] > COPY:
                     if line[FAMILY] == MMA and mask != ALL:
                         fail(words, PARTIAL_WARP, place, 0)
                         break
-                    call(state.handlers[line[FAMILY]], regs, rows, np.uint32(mask), line[CODE])
+                    compute(line[FAMILY], regs, rows, np.uint32(mask), line[CODE])
                 elif mask and not touch(state, place, w, mask):
                     state.executed[place] -= 1
                     break
@@ -179,75 +176,3 @@ def _run_warp(state, w):
                 break
         park(warp, active, place)
     words[BUDGET] += left
-
-
-@inlined
-def _guarded(row, active, negated):
-    """Return the active lanes whose predicate lets the instruction run."""
-    mask = np.int64(0)
-    for lane in range(LANES):
-        mask |= np.int64(row[lane] & np.uint64(1)) << lane
-    return active & (mask ^ ALL if negated else mask)
-
-
-@jit
-def _steer(jumps, line, rows, regs, warp, words, place, active, mask):
-    """Run a control instruction. Return where the group goes on, and who is left of it: 0 when lanes part."""
-    what = line[CODE] & 255
-    if what == BRANCH:
-        if mask == active:
-            return line[TARGET], active
-        if mask == 0:
-            return place + 1, active
-        words[DIVERGED] += 1
-        park(warp, mask, line[TARGET])
-        park(warp, active & ~mask, place + 1)
-        return place, 0
-    rest = active & ~mask
-    if what == EXIT:
-        warp[LIVE] &= ~mask
-        return place + 1, rest
-    if what == SWITCH:
-        park(warp, rest, place + 1)
-        for lane in range(LANES):
-            if (mask >> lane) & 1:
-                choice = np.int64(regs[rows[0], lane])
-                if choice >= line[SOURCE_OFFSET]:
-                    fail(words, BAD_INDEX, place, lane)
-                    return place, 0
-                warp[lane] = jumps[line[OFFSET] + choice]
-        return place, 0
-    if what == BARRIER and line[CODE] >> 8 != 1:
-        park(warp, mask, place)
-        warp[WAITING] |= mask
-        return place + 1, rest
-    if what == BARRIER:
-        arrive(words, regs, rows[1], mask)
-    elif what == ACTIVE:
-        for lane in range(LANES):
-            if (mask >> lane) & 1:
-                regs[rows[0], lane] = np.uint64(active)
-    elif what == TRAP and mask:
-        fail(words, TRAPPED, place, 0)
-    return place + 1, active
-
-
-@jit
-def _join(watch, w, line, rows, regs, warp, words, place, active, mask, limit):
-    """Run an instruction that lanes do together, at once when all are here that it names, else when they have come."""
-    if limit == FAR and mask and mask == warp[LIVE]:
-        row, agree = regs[line[MEMBERS]], True
-        members = np.int64(row[first_lane(mask)]) & ALL
-        for lane in range(LANES):
-            agree = agree and (not (mask >> lane) & 1 or np.int64(row[lane]) & ALL == members)
-        if agree and members & mask == mask:
-            asker = collective.execute(regs, rows, np.uint32(mask), line[CODE])
-            if line[CODE] == collective.WARP_BARRIER:
-                clocks.sync_warp(watch, w, np.uint32(members))
-            if asker >= 0:
-                fail(words, ABSENT, place, asker)
-                return place, 0
-            return place + 1, active
-    park(warp, mask, place)
-    warp[SYNCING] |= mask
-    return place + 1, active & ~mask

@@ -2,16 +2,19 @@
 
 import numpy as np
 
-from gpu.interpreter import access, async_copy, atomic, copies, matrix
+from gpu.interpreter import copies
+from gpu.interpreter.access import GLOBAL, LOAD, LOCAL, PARAM, SHARED
 from gpu.interpreter.codes import ACCESS, ATOMIC, CODE, FAMILY, MATRIX, OFFSET, SOURCE_OFFSET
 from gpu.interpreter.faults import DIFFERENT_VALUES, NO_FAULT, PARTIAL_WARP, QUEUE_FULL, RACE, SNAPSHOT
 from gpu.interpreter.groups import fail
-from gpu.interpreter.jit import jit
+from gpu.interpreter.jit import inlined, jit, spliced
 from gpu.interpreter.lanes import ALL, LANES
+from gpu.interpreter.matrix import STORE, count_of
 from gpu.interpreter.races import ASYNC, DUPLICATE, READ, STOP, WRITE
 from gpu.interpreter.raw import load32, store32
 from gpu.interpreter.regions import FIRST, REGION_BITS
 from gpu.interpreter.state import FAULT_ADDRESS
+from gpu.interpreter.units import commit, deliver, gather, issue, load_lanes, locate, run_atomic, scatter, store_lanes
 from gpu.interpreter.watching import differs, note, observe
 
 __all__ = ["touch"]
@@ -19,7 +22,7 @@ __all__ = ["touch"]
 _ROW = 16  # bytes of a row of ldmatrix
 
 
-@jit
+@inlined
 def touch(state, place, w, mask):
     """Run an instruction on memory. Return whether it was possible."""
     family = state.table[place, FAMILY]
@@ -28,12 +31,12 @@ def touch(state, place, w, mask):
     return _matrix(state, place, w, mask) if family == MATRIX else _copy(state, place, w, mask)
 
 
-@jit
+@spliced
 def _located(state, place, w, mask, row, offset, space, size, align, writes):
     """Find the bytes of an access. Return False where a lane may not have them."""
     addresses = state.lanes[0]
     base = state.registers[w, row]
-    bad = access.locate(
+    bad = locate(
         base, mask, offset, space, size, align, writes, state.regions, w * LANES, addresses, state.lanes[1]
     )
     if bad:
@@ -42,7 +45,7 @@ def _located(state, place, w, mask, row, offset, space, size, align, writes):
     return bad == NO_FAULT
 
 
-@jit
+@spliced
 def _needs_snapshot(state, place, mask):
     """Say whether a region is about to be written for the first time, so that its bytes must be kept first."""
     for lane in range(LANES):
@@ -55,18 +58,18 @@ def _needs_snapshot(state, place, mask):
     return False
 
 
-@jit
+@inlined
 def _access(state, place, w, mask):
     """Run a load, a store or an atomic."""
     line, rows, regs = state.table[place], state.rows[place], state.registers[w]
     code, is_plain = line[CODE], line[FAMILY] == ACCESS
     what, space, size, count = code & 3, (code >> 2) & 7, (code >> 5) & 31, (code >> 10) & 15 if is_plain else 1
-    writes, total, places = what != access.LOAD, size * count, state.lanes[1]
-    row = rows[count] if what == access.LOAD else rows[0] if is_plain else rows[1]
+    writes, total, places = what != LOAD, size * count, state.lanes[1]
+    row = rows[count] if what == LOAD else rows[0] if is_plain else rows[1]
     if not _located(state, place, w, mask, row, line[OFFSET], space, total, total, writes):
         return False
     said = 0
-    if space != access.LOCAL and space != access.PARAM:
+    if space != LOCAL and space != PARAM:
         if writes and _needs_snapshot(state, place, mask):
             return False
         said = observe(state.watching, state.regions, state.lanes[0], total, np.uint32(mask), w, code, place)
@@ -74,13 +77,13 @@ def _access(state, place, w, mask):
             fail(state.words, RACE, place, 0)
             return False
     if not is_plain:
-        atomic.execute(regs, rows, mask, code, places)
+        run_atomic(regs, rows, mask, code, places)
         return True
     for i in range(count):
-        if what == access.LOAD:
-            access.load(regs, rows[i], mask, places, size, code >> 17)
+        if what == LOAD:
+            load_lanes(regs, rows[i], mask, places, size, code >> 17)
         else:
-            access.store(regs, rows[1 + i], mask, places, size)
+            store_lanes(regs, rows[1 + i], mask, places, size)
             lane = differs(regs[rows[1 + i]], mask, places, size) if said == DUPLICATE else -1
             if lane >= 0:
                 fail(state.words, DIFFERENT_VALUES, place, lane)
@@ -95,20 +98,20 @@ def _matrix(state, place, w, mask):
     """Run ldmatrix or stmatrix."""
     line, rows, regs = state.table[place], state.rows[place], state.registers[w]
     code = line[CODE]
-    count, stores = matrix.count_of(code), code & matrix.STORE
+    count, stores = count_of(code), code & STORE
     if mask != ALL:
         fail(state.words, PARTIAL_WARP, place, 0)
         return False
     givers = ALL >> (LANES - 8 * count)
     row = rows[0] if stores else rows[count]
-    if not _located(state, place, w, givers, row, line[OFFSET], access.SHARED, _ROW, _ROW, stores != 0):
+    if not _located(state, place, w, givers, row, line[OFFSET], SHARED, _ROW, _ROW, stores != 0):
         return False
-    kind = WRITE if stores else READ
+    kind = np.int64(WRITE if stores else READ)
     if note(state.watching, state.regions, state.lanes[0], _ROW, np.uint32(givers), w, kind, place) == STOP:
         fail(state.words, RACE, place, 0)
         return False
     if stores:
-        matrix.gather(regs, rows[1:], state.quads, code)
+        gather(regs, rows[1:], state.quads, code)
     for lane in range(8 * count):
         for i in range(4):
             at = state.lanes[1, lane] + 4 * i
@@ -117,7 +120,7 @@ def _matrix(state, place, w, mask):
             else:
                 state.quads[lane, i] = np.uint32(load32(at))
     if not stores:
-        matrix.scatter(regs, rows, state.quads, code)
+        scatter(regs, rows, state.quads, code)
     return True
 
 
@@ -129,10 +132,10 @@ def _copy(state, place, w, mask):
     if code == copies.COPY:
         return _issue(state, place, w, mask)
     if code != copies.WAIT:
-        async_copy.commit(state.queue, w, lanes)
+        commit(state.queue, w, lanes)
     if code != copies.COMMIT:
         left = np.int64(regs[rows[0], 0]) if code == copies.WAIT else -1
-        async_copy.wait(state.queue, watching.watch, watching.of_shared, state.shared, w, lanes, left)
+        deliver(state.queue, watching.watch, watching.of_shared, state.shared, w, lanes, left)
     return True
 
 
@@ -143,9 +146,9 @@ def _issue(state, place, w, mask):
     watching, addresses = state.watching, state.lanes[0]
     size = np.int64(regs[rows[2], 0])
     targets, kept, takers = state.lanes[2], state.lanes[3], 0
-    if not _located(state, place, w, mask, rows[0], line[OFFSET], access.SHARED, size, size, True):
+    if not _located(state, place, w, mask, rows[0], line[OFFSET], SHARED, size, size, True):
         return False
-    if note(watching, state.regions, addresses, size, np.uint32(mask), w, ASYNC, place) == STOP:
+    if note(watching, state.regions, addresses, size, np.uint32(mask), w, np.int64(ASYNC), place) == STOP:
         fail(state.words, RACE, place, 0)
         return False
     for lane in range(LANES):
@@ -156,12 +159,12 @@ def _issue(state, place, w, mask):
         for lane in range(LANES):
             takers |= np.int64(kept[lane] == part and (mask >> lane) & 1) << lane
         if takers:
-            if not _located(state, place, w, takers, rows[1], line[SOURCE_OFFSET], access.GLOBAL, part, size, False):
+            if not _located(state, place, w, takers, rows[1], line[SOURCE_OFFSET], GLOBAL, part, size, False):
                 return False
-            if note(watching, state.regions, addresses, part, np.uint32(takers), w, READ, place) == STOP:
+            if note(watching, state.regions, addresses, part, np.uint32(takers), w, np.int64(READ), place) == STOP:
                 fail(state.words, RACE, place, 0)
                 return False
-    if async_copy.issue(state.queue, state.shared, w, np.uint32(mask), targets, state.lanes[1], size, kept):
+    if issue(state.queue, state.shared, w, np.uint32(mask), targets, state.lanes[1], size, kept):
         fail(state.words, QUEUE_FULL, place, 0)
         return False
     return True

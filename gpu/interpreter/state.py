@@ -32,7 +32,6 @@ class State(NamedTuple):
     lanes: Any  # int64 [4, 32]: of an access the addresses and where their bytes stand; of a copy targets and sizes
     quads: Any  # uint32 [32, 4]: the rows of ldmatrix
     executed: Any  # int64 [instructions]: how often each ran
-    handlers: Any  # int64: where the families of instructions begin in this process
     kept: Any  # uint8 [regions]: whose bytes are kept for another order
     queue: Any  # gpu/interpreter/async_copy.py
     watching: Any  # gpu/interpreter/watching.py

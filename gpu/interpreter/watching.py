@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu.interpreter import clocks
-from gpu.interpreter.jit import jit
+from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.pattern import first_lane
 from gpu.interpreter.race_report import describe
-from gpu.interpreter.races import ATOMIC, FINE, GLOBAL, SHARED, STOP, STRONG_READ, WRITE, access, make_shadow
+from gpu.interpreter.races import ATOMIC, FINE, GLOBAL, SHARED, STOP, STRONG_READ, WRITE, make_shadow
 from gpu.interpreter.raw import load8
 from gpu.interpreter.regions import FIRST, REGION_BITS, START, WINDOWS, Region
-from gpu.interpreter.releases import fence
-from gpu.interpreter.traffic import global_access, shared_access
+from gpu.interpreter.units import count_global, count_shared, fence, watch
 from refimpl.contract import host
 
 __all__ = ["Watching", "differs", "make_watching", "note", "observe", "sentence"]
@@ -72,17 +71,17 @@ def make_watching(opcodes: Sequence[str], sizes: Sequence[int], threads: int, ra
     )  # fmt: skip
 
 
-@jit
+@spliced
 def _race(watching, shadow, space, warp, size, mask, kind, place):
     if not watching.races:
         return FINE
-    return access(watching.watch, shadow, space, warp, watching.offsets, size, np.uint32(mask), kind, place)
+    return watch(watching.watch, shadow, space, warp, watching.offsets, size, np.uint32(mask), kind, place)
 
 
-@jit
+@spliced
 def _note_global(watching, region, warp, size, mask, kind, place):
     offsets = watching.offsets
-    global_access(watching.sectors, region, offsets, size, mask, kind & WRITE)
+    count_global(watching.sectors, region, offsets, size, mask, kind & WRITE)
     if kind & WRITE:
         watching.written[region] = 1
     if not watching.written[region]:
@@ -104,7 +103,7 @@ def note(watching, regions, addresses, size, mask, warp, kind, place):
         here &= left
         left &= ~here
         if region == _SHARED_REGION:
-            shared_access(watching.tally, watching.offsets, size, here, kind & WRITE, kind == ATOMIC)
+            count_shared(watching.tally, watching.offsets, size, here, kind & WRITE, kind == ATOMIC)
             said = max(said, _race(watching, watching.of_shared, SHARED, warp, size, here, kind, place))
         elif region >= FIRST:
             said = max(said, _note_global(watching, region, warp, size, here, kind, place))
@@ -113,17 +112,17 @@ def note(watching, regions, addresses, size, mask, warp, kind, place):
     return said
 
 
-@jit
+@spliced
 def observe(watching, regions, addresses, size, mask, warp, code, place):
     """Count an access with a code of gpu/interpreter/access.py, order what it orders, and say what ``note`` says."""
     is_atomic, strength = code & 3 == 2, (code >> 14) & 7  # weak, relaxed, acquire, release, volatile or both
     kind = ATOMIC if is_atomic else code & 1 | (STRONG_READ if strength else 0)
     orders = watching.races and strength > 1
     if orders and (strength == 3 or (strength == 4 and is_atomic)):
-        fence(watching.watch, warp, mask)
+        fence(watching.watch, warp, np.uint32(mask))
     said = note(watching, regions, addresses, size, mask, warp, kind, place)
     if orders and (strength == 2 or (strength == 4 and is_atomic)):
-        fence(watching.watch, warp, mask)
+        fence(watching.watch, warp, np.uint32(mask))
     return said
 
 
