@@ -16,10 +16,7 @@ from refimpl.model import Prompt, Source, check_ids, open_model, prompt_ids
 from refimpl.models.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from gpu.executor.cpu import CpuExecutor
-    from gpu.executor.cuda import CudaExecutor
-
-    Executor = CpuExecutor | CudaExecutor
+    from gpu.executor.base import Executor
 
 __all__ = ["Model", "load"]
 

@@ -7,20 +7,20 @@
 """
 
 import os
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Row
 
 import numpy as np
 
+from gpu.executor.base import Executor
 from gpu.executor.cache import PagedCache, Sequence
 from gpu.executor.jit import compile_now, is_cold
-from gpu.executor.plan import Plan, Segment, cut
+from gpu.executor.plan import Plan, Segment
 from gpu.executor.step import PHASES_PER_LAYER, run_step
 from gpu.executor.threads import Pool
 from gpu.executor.weights import Weights
 from gpu.executor.workspace import Workspace, memory_bytes, scratch_bytes, usual_capacity
-from refimpl.contract import Array, Float, UsageError, host, require
+from refimpl.contract import Array, Float, UsageError, host
 from refimpl.llm.position import rope_frequencies, rope_table
 from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec
@@ -47,7 +47,7 @@ def _reserve(spec: ModelSpec, context: int) -> PagedCache:
         return PagedCache(spec, context)
 
 
-class CpuExecutor:
+class CpuExecutor(Executor):
     """A model ready to run.
 
     ``context`` is the most tokens of a sequence; None: as many as the model was made for, but a rotary model takes a
@@ -55,6 +55,8 @@ class CpuExecutor:
     converts the matrices; None keeps them as they are stored. Threads may call it at the same time: their steps take
     turns.
     """
+
+    sequence = Sequence
 
     def __init__(
         self, spec: ModelSpec, weights: Mapping[str, Tensor], *, threads: int | None = None,
@@ -65,54 +67,18 @@ class CpuExecutor:
             raise UsageError(f"activations are float32 or int8, not {activations!r}")
         if threads is not None and threads < 1:
             raise UsageError(f"threads are at least 1, got {threads}")
-        self.spec, self.context = spec, spec.max_positions if context is None else context
-        if self.context < 1 or (spec.rope is None and self.context > spec.max_positions):
-            raise UsageError(f"a context of {self.context} tokens; the model has {spec.max_positions} positions")
+        super().__init__(spec, context)
         int8 = activations == "int8"
         self.weights = Weights(spec, weights, dtype, int8)
-        self.cache = _reserve(spec, self.context) if capacity is None else PagedCache(spec, capacity)
-        fixed = context is not None or spec.rope is None
-        self.longest = self.context if fixed else max(self.context, self.cache.tokens)
+        self._take(_reserve(spec, self.context) if capacity is None else PagedCache(spec, capacity), context)
         self.threads = threads or _cores()
         self._plan = Plan(spec.num_heads // spec.num_kv_heads, spec.num_kv_heads, self.threads, self.context)
         self._pool = Pool(self.threads, PHASES_PER_LAYER * spec.num_layers + 4, scratch_bytes(spec))
         self._work = Workspace(spec, self.weights, self._plan, self._pool.teams, int8)
-        self._lock = threading.RLock()  # a step may be where Python drops a generator that frees its sequence
 
-    def new_sequence(self, longest: int | None = None, prompt_length: int = 0) -> Sequence:
-        """Begin a sequence of at most ``longest`` tokens, None: the context.
-
-        A caller that cuts its prompt in pieces tells ``prompt_length``: scalings of RoPE by length see the whole.
-        """
-        longest = self.context if longest is None else longest
-        if not 1 <= longest <= self.longest:
-            holder = "context" if self.longest == self.context else "cache"
-            raise UsageError(f"a sequence of {longest} tokens: the {holder} holds from 1 to {self.longest}")
-        return Sequence(self.cache, longest, prompt_length)
-
-    def free(self, sequence: Sequence) -> None:
-        """Give a sequence's pages back; a second time does nothing."""
-        with self._lock:
-            self.cache.release(sequence)
-
-    def step(self, items: Row[tuple[Sequence, Row[int] | Array]]) -> Float[Array, "R V"]:
-        """Append ids to each sequence, and return the logits after the last id of each.
-
-        Constraints:
-            (C1) at least one sequence, each once and open, with at least one id.
-            (C2) every id is in the vocabulary.
-        """
-        known = [(sequence, self._checked(ids)) for sequence, ids in items]
-        require(len({id(sequence) for sequence, _ in known}) == len(known) > 0, "C1", "a step takes a sequence once")
-        logits = np.empty((len(known), self.spec.vocab_size), np.float32)
-        with self._lock:
-            require(not any(sequence.closed for sequence, _ in known), "C1", "a step takes open sequences")
-            for sequence, ids in known:
-                self.cache.extend(sequence, sequence.length + len(ids))
-            for segments in cut(known):
-                first = max(0, next((segment.result for segment in segments if segment.result >= 0), 0))
-                self._run(segments, logits=logits[first:])
-        return logits
+    def _answer(self, segments: list[Segment], logits: Array) -> None:
+        first = max(0, next((segment.result for segment in segments if segment.result >= 0), 0))
+        self._run(segments, logits=logits[first:])
 
     def logits(self, ids: Row[int] | Array) -> Float[Array, "T V"]:
         """Return the logits at every position of a text of its own."""
@@ -133,24 +99,6 @@ class CpuExecutor:
         """End the threads; whatever is asked afterwards is refused."""
         with self._lock:
             self._pool.close()
-
-    def _checked(self, ids: Row[int] | Array) -> Array:
-        array = np.asarray(ids)
-        require(array.ndim == 1 and array.size > 0, "C1", "a step takes a list of ids, one at least")
-        inside = array.dtype.kind in "iu" and array.min() >= 0 and array.max() < self.spec.vocab_size
-        require(bool(inside), "C2", f"ids are whole numbers in 0..{self.spec.vocab_size - 1}")
-        return array
-
-    def _whole(self, ids: Row[int] | Array) -> Iterator[list[Segment]]:
-        """Yield the steps of a text in a sequence that lives as long."""
-        known = self._checked(ids)
-        sequence = self.new_sequence(len(known))
-        try:
-            with self._lock:
-                self.cache.extend(sequence, len(known))
-            yield from cut([(sequence, known)])
-        finally:
-            self.free(sequence)
 
     def _run(
         self, segments: list[Segment], *, logits: Array | None = None, states: Array | None = None,

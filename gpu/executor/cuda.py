@@ -4,8 +4,7 @@ Eager: one launch a kernel, in stream order. Buffers are made at the start; what
 positions, slots, block tables, lengths) is read by the kernels from device memory. Its face is that of CpuExecutor.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from typing import Any
 
@@ -15,13 +14,14 @@ from gpu import device
 from gpu.basics import activation
 from gpu.basics.norm import layer_norm_into, rms_norm_into
 from gpu.efficient.paged import paged_append_into, paged_attention_into
+from gpu.executor.base import Executor
 from gpu.executor.buffers import Buffers
 from gpu.executor.matrices import DeviceWeights
 from gpu.executor.paged import DeviceCache, DeviceSequence
-from gpu.executor.plan import Segment, cut
+from gpu.executor.plan import Segment
 from gpu.llm.embedding import embedding_into
 from gpu.llm.position import learned_position_into, rope_append_into
-from refimpl.contract import Array, Float, UsageError, require
+from refimpl.contract import Array, Float
 from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec
 
@@ -31,59 +31,28 @@ _SEQUENCES = 8  # contexts that the cache holds
 _TOKENS = 1 << 16  # and the most tokens, if one context is not more
 
 
-class CudaExecutor:
+class CudaExecutor(Executor):
     """A model ready to run on ``device_name``, cuda or emulated; the other arguments are those of CpuExecutor."""
+
+    sequence = DeviceSequence
 
     def __init__(
         self, spec: ModelSpec, weights: Mapping[str, Tensor], device_name: str, *, dtype: str | None = None,
         context: int | None = None, capacity: int | None = None,
     ) -> None:  # fmt: skip
-        self.spec, self.context = spec, spec.max_positions if context is None else context
-        if self.context < 1 or (spec.rope is None and self.context > spec.max_positions):
-            raise UsageError(f"a context of {self.context} tokens; the model has {spec.max_positions} positions")
+        super().__init__(spec, context)
         self.device = device_name
         with device.use(device_name):
             self.weights = DeviceWeights(weights, dtype)
             usual = max(self.context, min(_SEQUENCES * self.context, _TOKENS))
-            self.cache = DeviceCache(spec, usual if capacity is None else capacity)
-            fixed = context is not None or spec.rope is None
-            self.longest = self.context if fixed else max(self.context, self.cache.tokens)
+            self._take(DeviceCache(spec, usual if capacity is None else capacity), context)
             self._buffers = Buffers(spec, self.longest)
-        self._lock = threading.RLock()  # a step may be where Python drops a generator that frees its sequence
 
-    def new_sequence(self, longest: int | None = None, prompt_length: int = 0) -> DeviceSequence:
-        """Begin a sequence of at most ``longest`` tokens, None: the context."""
-        longest = self.context if longest is None else longest
-        if not 1 <= longest <= self.longest:
-            holder = "context" if self.longest == self.context else "cache"
-            raise UsageError(f"a sequence of {longest} tokens: the {holder} holds from 1 to {self.longest}")
-        return DeviceSequence(self.cache, longest, prompt_length)
-
-    def free(self, sequence: DeviceSequence) -> None:
-        """Give a sequence's blocks back; a second time does nothing."""
-        with self._lock:
-            self.cache.release(sequence)
-
-    def step(self, items: Row[tuple[DeviceSequence, Row[int] | Array]]) -> Float[Array, "R V"]:
-        """Append ids to each sequence, and return the logits after the last id of each.
-
-        Constraints:
-            (C1) at least one sequence, each once and open, with at least one id.
-            (C2) every id is in the vocabulary.
-        """
-        known = [(sequence, self._checked(ids)) for sequence, ids in items]
-        require(len({id(sequence) for sequence, _ in known}) == len(known) > 0, "C1", "a step takes a sequence once")
-        logits = np.empty((len(known), self.spec.vocab_size), np.float32)
-        with self._lock:
-            require(not any(sequence.closed for sequence, _ in known), "C1", "a step takes open sequences")
-            for sequence, ids in known:
-                self.cache.extend(sequence, sequence.length + len(ids))
-            for segments in cut(known):
-                x = self._run(segments)
-                ends = np.cumsum([len(segment.ids) for segment in segments]) - 1
-                wanted = [(segment.result, end) for segment, end in zip(segments, ends, strict=True)]
-                self._project(x, [(result, end) for result, end in wanted if result >= 0], logits)
-        return logits
+    def _answer(self, segments: list[Segment], logits: Array) -> None:
+        x = self._run(segments)
+        ends = np.cumsum([len(segment.ids) for segment in segments]) - 1
+        wanted = [(segment.result, end) for segment, end in zip(segments, ends, strict=True)]
+        self._project(x, [(result, end) for result, end in wanted if result >= 0], logits)
 
     def logits(self, ids: Row[int] | Array) -> Float[Array, "T V"]:
         """Return the logits at every position of a text of its own."""
@@ -106,24 +75,6 @@ class CudaExecutor:
 
     def close(self) -> None:
         """Nothing runs on: there is nothing to end."""
-
-    def _checked(self, ids: Row[int] | Array) -> Array:
-        array = np.asarray(ids)
-        require(array.ndim == 1 and array.size > 0, "C1", "a step takes a list of ids, one at least")
-        inside = array.dtype.kind in "iu" and array.min() >= 0 and array.max() < self.spec.vocab_size
-        require(bool(inside), "C2", f"ids are whole numbers in 0..{self.spec.vocab_size - 1}")
-        return array
-
-    def _whole(self, ids: Row[int] | Array) -> Iterator[list[Segment]]:
-        """Yield the steps of a text in a sequence that lives as long."""
-        known = self._checked(ids)
-        sequence = self.new_sequence(len(known))
-        try:
-            with self._lock:
-                self.cache.extend(sequence, len(known))
-            yield from cut([(sequence, known)])
-        finally:
-            self.free(sequence)
 
     def _run(self, segments: list[Segment], watch: Callable[[Array], None] = lambda x: None) -> Array:
         """Run a step through all layers; return its tokens before the final norm. ``watch`` sees every state."""
