@@ -38,10 +38,11 @@ def test_wheel_holds_the_three_packages(source: Path):
     assert {f"{package}/py.typed" for package in PACKAGES} <= held
 
 
-def test_only_the_cuda_extras_ask_for_cuda():
+def test_only_the_cuda_extras_ask_for_cupy():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     extras = setup["options.extras_require"]
     assert set(extras) == {"cuda12", "cuda13", "hub", "test", "docs"}
-    asking = {name for name, wanted in extras.items() if "cupy" in wanted or "cuda" in wanted}
-    assert asking == {"cuda12", "cuda13"} and "cuda" not in setup["options"]["install_requires"]
+    asking = {word: {name for name, wanted in extras.items() if word in wanted} for word in ("cupy", "numba-cuda")}
+    assert asking == {"cupy": {"cuda12", "cuda13"}, "numba-cuda": {"cuda12", "cuda13", "test"}}
+    assert "cuda" not in setup["options"]["install_requires"]
