@@ -63,7 +63,7 @@ class _Store(FunctionCache):
             super().save_overload(sig, data)
 
 
-def _compiled(function: Callable[..., Any], folder: Path) -> Any:
+def _compiled(function: Callable[..., Any], folder: Path, **options: Any) -> Any:
     """Compile ``function`` and keep its machine code in ``folder``.
 
     Numba's own setting of the folder is restored at once: other users of Numba in the process do not see ours.
@@ -71,7 +71,7 @@ def _compiled(function: Callable[..., Any], folder: Path) -> Any:
     with _LOCK:
         saved, config.CACHE_DIR = config.CACHE_DIR, str(folder)
         try:
-            dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=False)(function)
+            dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=False, **options)(function)
             dispatcher._cache = _Store(function)  # as cache=True does with the class that _Store extends
             return dispatcher
         finally:
@@ -88,7 +88,7 @@ def jit(function: Callable[..., Any]) -> Any:
 
 
 @host
-def jit_beside(file: str) -> Callable[[Callable[..., Any]], Any]:
+def jit_beside(file: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a ``jit`` for the package folder of ``file``.
 
     The store of a function follows the source of its module and of those in that folder which this one imports.
@@ -96,7 +96,7 @@ def jit_beside(file: str) -> Callable[[Callable[..., Any]], Any]:
     folder = Path(file).parent
 
     def jit(function: Callable[..., Any]) -> Any:
-        return _compiled(function, _folder_of(Path(function.__code__.co_filename), folder))
+        return _compiled(function, _folder_of(Path(function.__code__.co_filename), folder), **options)
 
     return jit
 

@@ -64,7 +64,7 @@ def locate(base, mask, offset, space, size, align, writes, regions, thread, addr
     if region >= 0 and region < regions.shape[0] and region != LOCAL:
         window = region << REGION_BITS if space != GENERIC and space != GLOBAL else np.int64(0)
         start, end, move = regions[region, START], regions[region, END] - size, regions[region, OFFSET]
-        wrong = np.int64(writes and not regions[region, WRITABLE]) | np.int64(space == GLOBAL and region < FIRST)
+        wrong = -np.int64((writes and not regions[region, WRITABLE]) or (space == GLOBAL and region < FIRST))
         for lane in range(LANES):
             address = np.int64(base[lane]) + offset + window
             active = -np.int64((mask >> lane) & 1)

@@ -14,18 +14,25 @@ import numba
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gpu.executor.jit import inlined, jit_beside
+from gpu.executor.jit import jit_beside
 from refimpl.contract import host
 
-__all__ = ["inlined", "jit", "load", "spliced", "unit"]
+__all__ = ["allocating", "inlined", "jit", "load", "spliced", "unit"]
 
-jit = jit_beside(__file__)
+jit = jit_beside(__file__, _nrt=False)  # nothing counts references to arrays, so that a view of one costs nothing
+allocating = jit_beside(__file__)  # for functions that make arrays
+
+
+@host
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` as a piece of its callers, whose store keeps it."""
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function)
 
 
 @host
 def spliced(function: Callable[..., Any]) -> Any:
     """Have Numba copy ``function`` into its callers before it compiles them: by itself it is never compiled."""
-    return numba.njit(nogil=True, error_model="numpy", inline="always")(function)
+    return numba.njit(nogil=True, error_model="numpy", inline="always", _nrt=False)(function)
 
 
 @host

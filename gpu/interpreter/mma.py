@@ -16,7 +16,7 @@ from numba import types
 from gpu.interpreter.bits import bits_to_float32, float32_to_bits, fma32
 from gpu.interpreter.formats import bfloat16_value, float16_of, float16_value
 from gpu.interpreter.grammar import expand
-from gpu.interpreter.jit import inlined, jit
+from gpu.interpreter.jit import allocating, inlined
 from gpu.interpreter.lanes import LANES
 from refimpl.contract import host
 
@@ -70,7 +70,7 @@ def _per_word(kind):
     return 2 if kind <= _BF16 else 1 if kind == _TF32 else 4
 
 
-@jit
+@allocating
 def execute(regs, rows, mask, code):
     """Run one instruction; every lane takes part."""
     if code == _TRANSPOSE:
@@ -105,7 +105,7 @@ def _quarter(bits, kind):
     return np.float32(np.nan) if magnitude == np.uint64(0x7F) else value
 
 
-@jit
+@allocating
 def _spread(words, kind, out):
     """Write the numbers of each lane's word, low ones first; every one is exact in float32."""
     if kind == _TF32:
@@ -147,7 +147,7 @@ def _place_right(spread, right, r, count):
             right[(t + 4 * r) * count + i, g] = spread[i, lane]
 
 
-@jit
+@allocating
 def _floats(left, right, regs, rows, last, from_halves, to_halves):
     """Write D = A B + C of floats."""
     sums = np.empty((16, 8), np.float32)
@@ -172,7 +172,7 @@ def _floats(left, right, regs, rows, last, from_halves, to_halves):
                 regs[rows[i >> 1], lane] = np.uint64(float16_of(value))
 
 
-@jit
+@allocating
 def _integers(left, right, regs, rows, last, limited):
     """Write D = A B + C of integers, which float64 holds exactly; what is too large wraps around, or is clamped."""
     sums = np.empty((16, 8), np.float64)
@@ -192,7 +192,7 @@ def _integers(left, right, regs, rows, last, limited):
             regs[rows[i], lane] = np.uint64(np.int64(value)) & _WORD
 
 
-@jit
+@allocating
 def _transpose(target, source):
     """Transpose an 8 x 8 matrix of 16-bit numbers."""
     words = source.copy()  # the registers may be one
