@@ -16,7 +16,7 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 ROLES = ("op", "host", "composed", "kernel")
-COMPILED = ("jit", "inlined", "spliced", "intrinsic", "device_function")
+COMPILED = ("jit", "inlined", "spliced", "allocating", "intrinsic", "device_function")
 
 
 def _is_all(node: ast.stmt) -> TypeGuard[Any]:
