@@ -61,7 +61,7 @@ def _report(who: Implementation, outcomes: Sequence[Outcome], *, whole: bool, as
         fields = ("kernel", "status", "ulps", "reason")
         print(json.dumps([{"id": o.case.id} | {name: getattr(o, name) for name in fields} for o in outcomes], indent=1))
     else:
-        _table(_matrix(outcomes))
+        _table(_matrix([o for o in outcomes if not (who.partial and o.status == "missing")]))
         for outcome in [*wrong, *by["explained"]]:
             pins = outcome.case.row if outcome.status != "explained" else None
             row = f" (convention {pins}: {outcome.case.choice})" if pins else ""

@@ -7,9 +7,12 @@ from pathlib import PurePosixPath
 import pytest
 
 import refimpl
+from golden import SPECIFICATION
 from refimpl.llm.quantize import FORMATS
 from tests.mirror.tree import ROOT, modules
 
+PAGES = ["README.md", "CONTRIBUTING.md", "MODELS.md", "CHANGELOG.md", "golden/README.md"]
+PAGES += [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
 FAMILIES = [m.name for m in modules("refimpl") if ".families." in m.name and not m.name.endswith("gguf_names")]
 
 
@@ -31,13 +34,17 @@ def test_changelog_has_this_version():
     assert f"## {refimpl.__version__} " in page("CHANGELOG.md")
 
 
+def test_changelog_has_the_definitions_of_this_specification():
+    assert f"### Definitions, specification {SPECIFICATION}\n" in page("CHANGELOG.md")
+
+
 @pytest.mark.parametrize("command", ["python -m gpu.run", "python -m pytest"])
 def test_readme_has_one_line_for_it(command: str):
     assert len(re.findall(rf"^pip install -e .* && {command}", page("README.md"), re.M)) == 1
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "MODELS.md", "CHANGELOG.md", "docs/README.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str):
     folder = (ROOT / name).parent
-    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", page(name)) if not t.startswith("https://")]
+    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", page(name)) if not re.match("https?://", t)]
     assert [target for target in targets if not (folder / PurePosixPath(target)).is_file()] == []
