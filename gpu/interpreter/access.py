@@ -1,8 +1,11 @@
 """Loads, stores and atomics: what an opcode says, and the bytes that move once the addresses are known to be good."""
 
+import functools
+
 import numpy as np
 
 from gpu.interpreter.faults import MISALIGNED, OUTSIDE, READ_ONLY, WRONG_SPACE
+from gpu.interpreter.grammar import expand
 from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import ALL, LANES, signed
 from gpu.interpreter.pattern import first_lane
@@ -11,8 +14,8 @@ from gpu.interpreter.regions import END, FIRST, OFFSET, REGION_BITS, START, WRIT
 from refimpl.contract import host
 
 __all__ = [
-    "ATOMIC", "GENERIC", "GLOBAL", "LOAD", "LOCAL", "PARAM", "SHARED", "STORE", "code_of", "load", "locate", "space_of",
-    "store",
+    "ATOMIC", "GENERIC", "GLOBAL", "LOAD", "LOCAL", "PARAM", "SHARED", "STORE", "catalogue", "code_of", "load",
+    "locate", "space_of", "store",
 ]  # fmt: skip
 
 LOAD, STORE, ATOMIC = 0, 1, 2
@@ -21,39 +24,51 @@ _SPACES = {
     "shared": SHARED, "shared::cta": SHARED, "local": LOCAL, "param": PARAM, "param::entry": PARAM, "const": GLOBAL,
     "global": GLOBAL,
 }  # fmt: skip
-_WEAK = ("weak", "relaxed", "acquire", "release", "volatile")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
-_HINTS = ("ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "L1", "L2")
-_SIZES = {f"{letter}{bits}": bits // 8 for letter in "busf" for bits in (8, 16, 32, 64)}
+_STRENGTHS = ("weak", "relaxed", "acquire", "release", "volatile")
+_GRAMMAR = """
+    ld{.SPACE}.VALUE            ld.volatile{.OWN}.VALUE     ld.ACQUIRE.SCOPE{.ALL}.NUMBER       ld{.global}.CACHE.VALUE
+    ld.global{.KEEP}.VALUE      ld.global.FETCH.VALUE       ld.global.nc{.KEEP}{.FETCH}.VALUE   ld.global.CACHE.nc.VALUE
+    st{.OWN}.VALUE              st.volatile{.OWN}.VALUE     st.RELEASE.SCOPE{.ALL}.NUMBER       st{.global}.BACK.VALUE
+    st.global{.KEEP}.VALUE
+"""
+_NUMBERS = (*(f"{letter}{bits}" for letter in "bus" for bits in (8, 16, 32, 64)), "f32", "f64")
+_VECTORS = (
+    *(f"v2.{kind}" for kind in _NUMBERS), *(f"v4.{kind}" for kind in _NUMBERS if not kind.endswith("64")),
+)  # fmt: skip
+_LISTS = {
+    "SPACE": tuple(_SPACES), "OWN": ("global", "shared", "shared::cta", "local"), "ALL": ("global", "shared"),
+    "ACQUIRE": ("relaxed", "acquire"), "RELEASE": ("relaxed", "release"), "SCOPE": ("cta", "cluster", "gpu", "sys"),
+    "CACHE": ("ca", "cg", "cs", "lu", "cv"), "BACK": ("wb", "cg", "cs", "wt"), "NUMBER": _NUMBERS,
+    "KEEP": ("L1::evict_normal", "L1::evict_last", "L1::evict_first", "L1::no_allocate"),
+    "FETCH": ("L2::64B", "L2::128B", "L2::256B"), "VALUE": (*_NUMBERS, *_VECTORS),
+}  # fmt: skip
 
 
 @host
 def space_of(words: list[str]) -> int:
-    """Take the space out of the words of an opcode, and return it."""
-    for word in words:
-        if word in _SPACES:
-            words.remove(word)
-            return _SPACES[word]
-    return GENERIC
+    """Return the space that is among the words of an opcode."""
+    return next((_SPACES[word] for word in words if word in _SPACES), GENERIC)
+
+
+@functools.cache
+@host
+def catalogue() -> frozenset[str]:
+    """Return every opcode of the family."""
+    return frozenset(expand(_GRAMMAR, _LISTS))
 
 
 @host
 def code_of(opcode: str, width: int) -> int | None:
     """Return the code of ``ld`` and ``st``: what, space, size, how many, the width to which a sign extends."""
-    name, *words = opcode.split(".")
-    if name not in ("ld", "ldu", "st") or not words or words[-1] not in _SIZES:
+    if opcode not in catalogue():
         return None
-    kind = words.pop()
+    name, *words, kind = opcode.split(".")
+    size = int(kind[1:]) // 8
     count = {"v2": 2, "v4": 4}.get(words[-1] if words else "", 1)
-    words = words[:-1] if count > 1 else words
-    space = space_of(words)
-    strength = _WEAK.index(words.pop(0)) if words and words[0] in _WEAK else 0
-    words = words[1:] if words and words[0] in _SCOPES else words
-    if any(word.partition("::")[0] not in _HINTS for word in words):
-        return None
-    extend = width if kind[0] == "s" and name != "st" and width > 8 * _SIZES[kind] else 0
+    strength = next((_STRENGTHS.index(word) for word in words if word in _STRENGTHS), 0)
+    extend = width if kind[0] == "s" and name == "ld" and width > 8 * size else 0
     what = STORE if name == "st" else LOAD
-    return what | space << 2 | _SIZES[kind] << 5 | count << 10 | strength << 14 | extend << 17
+    return what | space_of(words) << 2 | size << 5 | count << 10 | strength << 14 | extend << 17
 
 
 @jit

@@ -1,30 +1,40 @@
 """The approximate functions of the special function unit, here rounded from float64: within their documented error."""
 
+import functools
+
 import numpy as np
 
 from gpu.interpreter.bits import bits_to_float32, bits_to_float64, float32_to_bits, float64_to_bits
+from gpu.interpreter.grammar import expand
 from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import LANES, OUT, settle
 from refimpl.contract import host
 
-__all__ = ["code_of", "execute"]
+__all__ = ["catalogue", "code_of", "execute"]
 
+_GRAMMAR = """
+    CURVE.approx{.ftz}.f32 div.approx{.ftz}.f32 div.full{.ftz}.f32 rcp.approx.ftz.f64 rsqrt.approx{.ftz}.f64
+"""
+_LISTS = {"CURVE": ("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")}
 _NAMES = ("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "div")
 _RCP, _SQRT, _RSQRT, _EX2, _LG2, _SIN, _COS, _TANH, _DIV = range(len(_NAMES))
-_OF_FLOAT64 = ("rcp.approx.ftz.f64", "rsqrt.approx.f64", "rsqrt.approx.ftz.f64")
 _INFINITE, _SIGN = np.uint64(0x7F800000), np.uint64(0x80000000)
+
+
+@functools.cache
+@host
+def catalogue() -> frozenset[str]:
+    """Return every opcode of the family."""
+    return frozenset(expand(_GRAMMAR, _LISTS))
 
 
 @host
 def code_of(opcode: str, width: int) -> int | None:
     """Return the code of an opcode: the operation, whether it flushes, whether it is on float64."""
-    name, *words = opcode.split(".")
-    if opcode in _OF_FLOAT64:
-        return _NAMES.index(name) | 1 << 9
-    how = ("approx", "full") if name == "div" else ("approx",)
-    if name not in _NAMES or len(words) < 2 or words[0] not in how or words[1:] not in (["f32"], ["ftz", "f32"]):
+    if opcode not in catalogue():
         return None
-    return _NAMES.index(name) | ("ftz" in words) << 8
+    name, *words = opcode.split(".")
+    return _NAMES.index(name) | ("ftz" in words) << 8 | ("f64" in words) << 9
 
 
 @jit

@@ -1,42 +1,54 @@
 """Atomics: one lane after the other reads, combines and writes."""
 
+import functools
+
 import numpy as np
 
 from gpu.interpreter.access import ATOMIC, space_of
 from gpu.interpreter.bits import bits_to_float32, bits_to_float64, float32_to_bits, float64_to_bits
+from gpu.interpreter.grammar import expand
 from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import LANES, signed
 from gpu.interpreter.raw import load16, load32, load64, store16, store32, store64
 from refimpl.contract import host
 
-__all__ = ["code_of", "execute"]
+__all__ = ["catalogue", "code_of", "execute"]
 
 _NAMES = ("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas")
 _ADD, _MIN, _MAX, _AND, _OR, _XOR, _INC, _DEC, _EXCH, _CAS = range(len(_NAMES))
 _ORDERS = ("relaxed", "acquire", "release", "acq_rel")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
 _UNSIGNED, _SIGNED, _FLOAT = range(3)
-_OF_KIND = {
-    "u32": ("add", "min", "max", "inc", "dec", "exch", "cas"), "s32": ("add", "min", "max"),
-    "u64": ("add", "min", "max", "exch", "cas"), "s64": ("add", "min", "max"), "f32": ("add",), "f64": ("add",),
-    "b32": ("and", "or", "xor", "exch", "cas"), "b64": ("and", "or", "xor", "exch", "cas"), "b16": ("cas",),
+_GRAMMAR = """
+    atom{.SPACE}.LOGIC.BITS     atom{.SPACE}.MOST.NUMBER    atom{.SPACE}.TURN.u32       atom{.SPACE}.add.FLOAT
+    red{.SPACE}.LOGIC.BITS      red{.SPACE}.MOST.NUMBER     red{.SPACE}.TURN.u32        red{.SPACE}.add.FLOAT
+    atom{.ORDER}{.SCOPE}{.SPACE}.add.NUMBER                 atom{.ORDER}{.SCOPE}{.SPACE}.SWAP.BITS
+    red{.WEAK}{.SCOPE}{.SPACE}.add.NUMBER                   atom{.ORDER}{.SCOPE}{.SPACE}.cas.b16
+"""
+_LISTS = {
+    "SPACE": ("global", "shared", "shared::cta"), "LOGIC": ("and", "or", "xor"), "BITS": ("b32", "b64"),
+    "MOST": ("min", "max"), "NUMBER": ("u32", "s32", "u64", "s64"), "TURN": ("inc", "dec"), "FLOAT": ("f32", "f64"),
+    "ORDER": _ORDERS, "SCOPE": ("cta", "cluster", "gpu", "sys"), "SWAP": ("exch", "cas"),
+    "WEAK": ("relaxed", "release"),
 }  # fmt: skip
+
+
+@functools.cache
+@host
+def catalogue() -> frozenset[str]:
+    """Return every opcode of the family."""
+    return frozenset(expand(_GRAMMAR, _LISTS))
 
 
 @host
 def code_of(opcode: str, width: int) -> int | None:
     """Return the code of ``atom`` and ``red``: as of a load, and the operation and what kind of number it is on."""
-    name, *words = opcode.split(".")
-    if name not in ("atom", "red") or len(words) < 2:
+    if opcode not in catalogue():
         return None
-    kind = words.pop()
+    *words, operation, kind = opcode.split(".")
     space = space_of(words)
-    order = _ORDERS.index(words.pop(0)) + 1 if words[0] in _ORDERS else 0
-    words = words[1:] if words[0] in _SCOPES else words
-    if len(words) != 1 or words[0] not in _OF_KIND.get(kind, ()):
-        return None
+    order = next((_ORDERS.index(word) + 1 for word in words if word in _ORDERS), 0)
     number = {"s": _SIGNED, "f": _FLOAT}.get(kind[0], _UNSIGNED)
-    return ATOMIC | space << 2 | int(kind[1:]) // 8 << 5 | order << 14 | _NAMES.index(words[0]) << 17 | number << 21
+    return ATOMIC | space << 2 | int(kind[1:]) // 8 << 5 | order << 14 | _NAMES.index(operation) << 17 | number << 21
 
 
 @jit

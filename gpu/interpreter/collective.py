@@ -6,7 +6,7 @@ from gpu.interpreter.jit import jit
 from gpu.interpreter.lanes import LANES, OUT, SCRATCH, settle, signed
 from refimpl.contract import host
 
-__all__ = ["WARP_BARRIER", "code_of", "execute"]
+__all__ = ["WARP_BARRIER", "catalogue", "code_of", "execute"]
 
 _NAMES = (
     "bar.warp.sync", "shfl.sync.up.b32", "shfl.sync.down.b32", "shfl.sync.bfly.b32", "shfl.sync.idx.b32",
@@ -19,6 +19,12 @@ WARP_BARRIER, _UP, _DOWN, _BFLY, _IDX, _ALL, _ANY, _UNI, _BALLOT = range(9)
 _MATCH_ANY, _MATCH_ALL, _ELECT, _REDUX = 9, 11, 13, 14
 _MIN, _MAX, _AND, _OR = 2, 4, 6, 7  # after _REDUX; signed ones are odd
 _WORD = np.uint64(0xFFFFFFFF)
+
+
+@host
+def catalogue() -> tuple[str, ...]:
+    """Return every opcode of the family."""
+    return _NAMES
 
 
 @host

@@ -1,58 +1,66 @@
 """Comparisons, choices by a predicate, and tests of what kind of float a number is."""
 
+import functools
+
 import numpy as np
 
 from gpu.interpreter.bits import bits_to_float32, bits_to_float64
+from gpu.interpreter.grammar import expand
 from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import LANES, OUT, settle, signed
 from refimpl.contract import host
 
-__all__ = ["code_of", "execute"]
+__all__ = ["catalogue", "code_of", "execute"]
 
+_GRAMMAR = """
+    setp.SAME{.LOGIC}.BITS          setp.ORDER{.LOGIC}.SIGNED               setp.ORDER{.LOGIC}.UNSIGNED
+    setp.UPPER{.LOGIC}.UNSIGNED     setp.FLOAT{.LOGIC}{.ftz}.f32            setp.FLOAT{.LOGIC}.f64
+    set.SAME{.LOGIC}.WORD.BITS      set.ORDER{.LOGIC}.WORD.SIGNED           set.ORDER{.LOGIC}.WORD.UNSIGNED
+    set.UPPER{.LOGIC}.WORD.UNSIGNED set.FLOAT{.LOGIC}{.ftz}.WORD.f32        set.FLOAT{.LOGIC}.WORD.f64
+    selp.ANY    slct.ANY.s32    slct.ANY.f32    testp.KIND.f32  testp.KIND.f64
+"""
 _LESS, _EQUAL, _GREATER, _UNORDERED = 1, 2, 4, 8
 _RELATIONS = {"lt": 1, "eq": 2, "le": 3, "gt": 4, "ne": 5, "ge": 6, "lo": 1, "ls": 3, "hi": 4, "hs": 6}
 _OF_FLOATS = {**{name + "u": accepted | _UNORDERED for name, accepted in _RELATIONS.items()}, "num": 7, "nan": 8}
-_JOINS = {"": 0, "and": 1, "or": 2, "xor": 3}
+_JOINS = {"and": 1, "or": 2, "xor": 3}
 _TESTS = {"finite": 7, "infinite": 8, "number": 15, "notanumber": 16, "normal": 4, "subnormal": 2}
 _WIDTHS = {"pred": 1, **{f"{letter}{bits}": bits for letter in "bus" for bits in (16, 32, 64)}, "f32": 32, "f64": 64}
+_LISTS = {
+    "SAME": ("eq", "ne"), "ORDER": ("eq", "ne", "lt", "le", "gt", "ge"), "UPPER": ("lo", "ls", "hi", "hs"),
+    "FLOAT": ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"),
+    "LOGIC": ("and", "or", "xor"), "BITS": ("b16", "b32", "b64"), "SIGNED": ("s16", "s32", "s64"),
+    "UNSIGNED": ("u16", "u32", "u64"), "WORD": ("u32", "s32", "f32"), "KIND": tuple(_TESTS),
+    "ANY": ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64"),
+}  # fmt: skip
 _SETP, _SET, _SELP, _SLCT, _TESTP = range(5)
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NONE, _ONE = np.uint64(0), np.uint64(1)
 
 
+@functools.cache
+@host
+def catalogue() -> frozenset[str]:
+    """Return every opcode of the family."""
+    return frozenset(expand(_GRAMMAR, _LISTS))
+
+
 @host
 def code_of(opcode: str, width: int) -> int | None:
     """Return the code of an opcode: the operation, what is compared and how, and what the result looks like."""
-    name, *words = opcode.split(".")
-    kind = words.pop() if words else ""
-    if kind not in _WIDTHS:
+    if opcode not in catalogue():
         return None
+    name, *words, kind = opcode.split(".")
     bits = _WIDTHS[kind] | {"f": 1, "s": 2}.get(kind[0], 0) << 8
-    if name == "selp" and not words:
+    if name == "selp":
         return _SELP | bits << 8
-    if name == "slct" and words and words[-1] in _WIDTHS and (kind, words[1:]) in (("s32", []), ("f32", [])):
+    if name == "slct":
         return _SLCT | (_WIDTHS[words[0]] | (kind == "f32") << 8) << 8
-    if name == "testp" and len(words) == 1 and kind[0] == "f":
-        return _TESTP | bits << 8 | _TESTS[words[0]] << 20 if words[0] in _TESTS else None
-    return _comparison(name, words, kind, bits)
-
-
-def _comparison(name: str, words: list[str], kind: str, bits: int) -> int | None:
-    """Return the code of ``setp`` and ``set``: relation, join, flush."""
-    is_float = kind[0] == "f"
-    relation = words.pop(0) if words else ""
-    accepted = (_OF_FLOATS if is_float and relation in _OF_FLOATS else _RELATIONS).get(relation)
-    if accepted is None or (is_float and relation in ("lo", "ls", "hi", "hs")) or name not in ("setp", "set"):
-        return None
-    join = _JOINS[words.pop(0)] if words and words[0] in _JOINS else 0
-    flush = bool(words) and words[0] == "ftz" and kind == "f32"
-    words = words[1:] if flush else words
-    result = 0
-    if name == "set":
-        result = {"u32": 0, "s32": 0, "f32": 1}.get(words.pop(0) if words else "", -1)
-    if words or result < 0:
-        return None
-    return (_SET if name == "set" else _SETP) | bits << 8 | accepted << 20 | join << 24 | flush << 26 | result << 27
+    if name == "testp":
+        return _TESTP | bits << 8 | _TESTS[words[0]] << 20
+    accepted = (_OF_FLOATS if kind[0] == "f" and words[0] in _OF_FLOATS else _RELATIONS)[words[0]]
+    join = next((_JOINS[word] for word in words if word in _JOINS), 0)
+    details = accepted << 20 | join << 24 | ("ftz" in words) << 26 | (words[-1] == "f32") << 27
+    return (_SET if name == "set" else _SETP) | bits << 8 | details
 
 
 @jit

@@ -12,8 +12,8 @@ from refimpl.contract import host
 
 __all__ = ["catalogue", "code_of", "execute"]
 
-_GRAMMAR = "dp4a.type.type dp2a.part.type.type"
-_LISTS = {"type": ("u32", "s32"), "part": ("lo", "hi")}
+_GRAMMAR = "dp4a.TYPE.TYPE dp2a.PART.TYPE.TYPE"
+_LISTS = {"TYPE": ("u32", "s32"), "PART": ("lo", "hi")}
 _A_SIGNED, _B_SIGNED, _HALVES, _UPPER = 1, 2, 4, 8
 
 

@@ -1,5 +1,7 @@
 """Floating-point arithmetic: IEEE results, in float32 in any of the four roundings, in float64 to the nearest."""
 
+import functools
+
 import numpy as np
 
 from gpu.interpreter.bits import (
@@ -10,44 +12,48 @@ from gpu.interpreter.bits import (
     fma32,
     fma64,
 )  # fmt: skip
+from gpu.interpreter.grammar import expand
 from gpu.interpreter.jit import jit
 from gpu.interpreter.lanes import LANES, OUT, SCRATCH, settle
 from gpu.interpreter.rounding import directed
 from refimpl.contract import host
 
-__all__ = ["code_of", "execute"]
+__all__ = ["catalogue", "code_of", "execute"]
 
-_NAMES = ("add", "sub", "mul", "fma", "div", "rcp", "sqrt", "min", "max", "abs", "neg", "copysign", "mad")
-_ADD, _SUB, _MUL, _FMA, _DIV, _RCP, _SQRT, _MIN, _MAX, _ABS, _NEG, _COPYSIGN, _MAD = range(len(_NAMES))
+_GRAMMAR = """
+    LINEAR{.ROUND}{.ftz}{.sat}.f32  LINEAR{.rn}.f64     FUSED.ROUND{.ftz}{.sat}.f32     FUSED.rn.f64
+    ROOT.ROUND{.ftz}.f32            ROOT.rn.f64         ORDER{.ftz}{.NaN}.f32           ORDER.f64
+    SIGN{.ftz}.f32                  SIGN.f64            copysign.f32                    copysign.f64
+"""
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
-_NEED_ROUNDING = ("fma", "div", "rcp", "sqrt", "mad")
+_LISTS = {
+    "LINEAR": ("add", "sub", "mul"), "FUSED": ("fma", "mad"), "ROOT": ("div", "rcp", "sqrt"), "ROUND": _ROUNDINGS,
+    "ORDER": ("min", "max"), "SIGN": ("abs", "neg"),
+}  # fmt: skip
+_NAMES = ("add", "sub", "mul", "fma", "div", "rcp", "sqrt", "min", "max", "abs", "neg", "copysign")
+_ADD, _SUB, _MUL, _FMA, _DIV, _RCP, _SQRT, _MIN, _MAX, _ABS, _NEG, _COPYSIGN = range(len(_NAMES))
 _SIGN, _NAN = np.uint64(0x80000000), np.uint64(0x7FFFFFFF)
 _SIGN64, _NAN64 = np.uint64(0x8000000000000000), np.uint64(0x7FFFFFFFFFFFFFFF)
 _INFINITE, _INFINITE64 = np.uint64(0x7F800000), np.uint64(0x7FF0000000000000)
 
 
+@functools.cache
+@host
+def catalogue() -> frozenset[str]:
+    """Return every opcode of the family."""
+    return frozenset(expand(_GRAMMAR, _LISTS))
+
+
 @host
 def code_of(opcode: str, width: int) -> int | None:
     """Return the code of an opcode: the operation, the rounding, flushes, saturates, keeps NaN, is float64."""
+    if opcode not in catalogue():
+        return None
     name, *words = opcode.split(".")
-    kind = words.pop() if words else ""
-    if name not in _NAMES or kind not in ("f32", "f64"):
-        return None
-    operation, rounding = _NAMES.index(name), 0
-    if words and words[0] in _ROUNDINGS and (operation <= _SQRT or name == "mad"):
-        rounding = _ROUNDINGS.index(words.pop(0))
-    elif name in _NEED_ROUNDING:
-        return None
-    flags = 0
-    allowed = ("ftz", "sat") if operation <= _FMA or name == "mad" else ("ftz", "NaN")
-    for flag, word in ((1, allowed[0]), (2 if allowed[1] == "sat" else 4, allowed[1])):
-        if words and words[0] == word and kind == "f32":
-            words.pop(0)
-            flags |= flag
-    operation = _FMA if name == "mad" else operation
-    if words or (rounding and kind == "f64"):
-        return None
-    return operation | rounding << 8 | flags << 10 | (kind == "f64") << 13
+    operation = _NAMES.index("fma" if name == "mad" else name)
+    rounding = _ROUNDINGS.index(words[0]) if words[0] in _ROUNDINGS else 0
+    flags = ("ftz" in words) | ("sat" in words) << 1 | ("NaN" in words) << 2 | ("f64" in words) << 3
+    return operation | rounding << 8 | flags << 10
 
 
 @jit

@@ -1,13 +1,26 @@
 """Integer arithmetic: sums, products, quotients, carries, for 16, 32 and 64 bits alike."""
 
+import functools
+
 import numpy as np
 
+from gpu.interpreter.grammar import expand
 from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import CARRY, LANES, OUT, settle, signed
 from refimpl.contract import host
 
-__all__ = ["code_of", "execute"]
+__all__ = ["catalogue", "code_of", "execute"]
 
+_GRAMMAR = """
+    SUM.ANY         mul.PART.ANY    mul.wide.NARROW mad.PART.ANY    mad.wide.NARROW mul24.lo.WORD   mad24.lo.WORD
+    sad.ANY         QUOTIENT.ANY    ORDER.ANY       SIGN.SIGNED
+    SUM.cc.LONG     addc{.cc}.LONG  subc{.cc}.LONG  mad.PART.cc.LONG                madc.PART{.cc}.LONG
+"""
+_LISTS = {
+    "ANY": ("s16", "u16", "s32", "u32", "s64", "u64"), "NARROW": ("s16", "u16", "s32", "u32"), "WORD": ("s32", "u32"),
+    "LONG": ("s32", "u32", "s64", "u64"), "SIGNED": ("s16", "s32", "s64"), "SUM": ("add", "sub"),
+    "QUOTIENT": ("div", "rem"), "ORDER": ("min", "max"), "SIGN": ("abs", "neg"), "PART": ("lo", "hi"),
+}  # fmt: skip
 _NAMES = (
     "add", "sub", "mul.lo", "mul.wide", "mad.lo", "mad.wide", "mul.hi", "mad.hi", "mul24.lo", "mad24.lo", "sad",
     "div", "rem", "min", "max", "abs", "neg",
@@ -28,12 +41,19 @@ _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NONE, _ONE = np.uint64(0), np.uint64(1)
 
 
+@functools.cache
+@host
+def catalogue() -> frozenset[str]:
+    """Return every opcode of the family."""
+    return frozenset(expand(_GRAMMAR, _LISTS))
+
+
 @host
 def code_of(opcode: str, width: int) -> int | None:
     """Return the code of an opcode: the operation, the shift that extends the sign, the width of type and result."""
-    name, _, kind = opcode.rpartition(".")
-    if name not in _OPERATIONS or kind not in _TYPES:
+    if opcode not in catalogue():
         return None
+    name, _, kind = opcode.rpartition(".")
     bits = _TYPES[kind]
     narrow = 24 if "24" in name else bits
     shift = 64 - narrow if kind[0] == "s" else 0

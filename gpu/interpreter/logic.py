@@ -1,14 +1,27 @@
 """Bits: logic, shifts, fields, counts, permutations."""
 
+import functools
+
 import numpy as np
 
 from gpu.interpreter.bits import bit_length
+from gpu.interpreter.grammar import expand
 from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import LANES, OUT, settle, signed
 from refimpl.contract import host
 
-__all__ = ["code_of", "execute"]
+__all__ = ["catalogue", "code_of", "execute"]
 
+_GRAMMAR = """
+    BINARY.ALL      not.ALL         cnot.BITS       lop3.b32        shl.BITS        shr.BITS        shr.NUMBER
+    shf.SIDE.LIMIT.b32              popc.WHOLE      clz.WHOLE       brev.WHOLE      bfe.FIELD       bfi.WHOLE
+    bfind{.shiftamt}.FIELD          prmt.b32
+"""
+_LISTS = {
+    "BINARY": ("and", "or", "xor"), "BITS": ("b16", "b32", "b64"), "ALL": ("pred", "b16", "b32", "b64"),
+    "WHOLE": ("b32", "b64"), "NUMBER": ("u16", "s16", "u32", "s32", "u64", "s64"), "SIDE": ("l", "r"),
+    "FIELD": ("u32", "s32", "u64", "s64"), "LIMIT": ("wrap", "clamp"),
+}  # fmt: skip
 _NAMES = (
     "and", "or", "xor", "not", "cnot", "lop3", "shl", "shr", "shf.l.wrap", "shf.l.clamp", "shf.r.wrap", "shf.r.clamp",
     "popc", "clz", "brev", "bfe", "bfi", "bfind", "bfind.shiftamt", "prmt",
@@ -24,12 +37,19 @@ _NONE, _ONE = np.uint64(0), np.uint64(1)
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
+@functools.cache
+@host
+def catalogue() -> frozenset[str]:
+    """Return every opcode of the family."""
+    return frozenset(expand(_GRAMMAR, _LISTS))
+
+
 @host
 def code_of(opcode: str, width: int) -> int | None:
     """Return the code of an opcode: the operation, the shift that extends the sign, the width of type and result."""
-    name, _, kind = opcode.rpartition(".")
-    if name not in _OPERATIONS or kind not in _WIDTHS:
+    if opcode not in catalogue():
         return None
+    name, _, kind = opcode.rpartition(".")
     bits = _WIDTHS[kind]
     result = 32 if name in ("popc", "clz", "bfind", "bfind.shiftamt") else bits
     has_sign = kind[0] == "s"

@@ -16,8 +16,8 @@ from refimpl.contract import host
 
 __all__ = ["STORE", "catalogue", "code_of", "count_of", "gather", "scatter"]
 
-_GRAMMAR = "move.sync.aligned.m8n8.count{.trans}.space.b16"
-_LISTS = {"move": ("ldmatrix", "stmatrix"), "count": ("x1", "x2", "x4"), "space": ("shared", "shared::cta")}
+_GRAMMAR = "MOVE.sync.aligned.m8n8.COUNT{.trans}.SPACE.b16"
+_LISTS = {"MOVE": ("ldmatrix", "stmatrix"), "COUNT": ("x1", "x2", "x4"), "SPACE": ("shared", "shared::cta")}
 STORE, _TRANSPOSED = 8, 16
 _HALF, _LOW = np.uint32(16), np.uint32(0xFFFF)
 

@@ -23,19 +23,19 @@ from refimpl.contract import host
 __all__ = ["catalogue", "code_of", "execute"]
 
 _GRAMMAR = """
-    mma.sync.aligned.m16n8k8.row.col.float.f16.f16.float
-    mma.sync.aligned.m16n8k16.row.col.float.f16.f16.float
+    mma.sync.aligned.m16n8k8.row.col.FLOAT.f16.f16.FLOAT
+    mma.sync.aligned.m16n8k16.row.col.FLOAT.f16.f16.FLOAT
     mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32
     mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
     mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32
     mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32
-    mma.sync.aligned.m16n8k16.row.col{.satfinite}.s32.byte.byte.s32
-    mma.sync.aligned.m16n8k32.row.col{.satfinite}.s32.byte.byte.s32
-    mma.sync.aligned.m16n8k16.row.col.float.quarter.quarter.float
-    mma.sync.aligned.m16n8k32.row.col.float.quarter.quarter.float
+    mma.sync.aligned.m16n8k16.row.col{.satfinite}.s32.BYTE.BYTE.s32
+    mma.sync.aligned.m16n8k32.row.col{.satfinite}.s32.BYTE.BYTE.s32
+    mma.sync.aligned.m16n8k16.row.col.FLOAT.QUARTER.QUARTER.FLOAT
+    mma.sync.aligned.m16n8k32.row.col.FLOAT.QUARTER.QUARTER.FLOAT
 """
 _MOVE = "movmatrix.sync.aligned.m8n8.trans.b16"
-_LISTS = {"float": ("f32", "f16"), "byte": ("s8", "u8"), "quarter": ("e4m3", "e5m2")}
+_LISTS = {"FLOAT": ("f32", "f16"), "BYTE": ("s8", "u8"), "QUARTER": ("e4m3", "e5m2")}
 _KINDS = ("f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8")
 _F16, _BF16, _TF32, _E4M3, _E5M2, _S8, _U8 = range(7)
 _TRANSPOSE = 1 << 19

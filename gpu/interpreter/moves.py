@@ -1,38 +1,53 @@
 """Moves: whole registers, pieces of them, and addresses from one space to another."""
 
+import functools
+
 import numpy as np
 
+from gpu.interpreter.grammar import expand
 from gpu.interpreter.jit import jit
 from gpu.interpreter.lanes import LANES, OUT, SCRATCH, settle
 from gpu.interpreter.regions import FIRST, REGION_BITS, WINDOWS
 from refimpl.contract import host
 
-__all__ = ["code_of", "execute"]
+__all__ = ["catalogue", "code_of", "execute"]
 
+_GRAMMAR = """
+    mov.pred                mov.WORD                cvta{.to}.SPACE.u64             isspacep.WINDOW
+    mov.PAIR.b32            mov.PAIR.b64            mov.FOUR.b64
+"""
+_LISTS = {
+    "WORD": (*(f"{letter}{bits}" for letter in "bus" for bits in (16, 32, 64)), "f32", "f64"),
+    "SPACE": ("global", "const", "shared", "local", "param"), "WINDOW": ("global", *WINDOWS),
+    "PAIR": ("pack2", "unpack2"), "FOUR": ("pack4", "unpack4"),
+}  # fmt: skip
 _MOVE, _ADD, _SUBTRACT, _PACK, _UNPACK, _IS_SPACE = range(6)
 _WIDTHS = {"pred": 1, **{f"{letter}{bits}": bits for letter in "busf" for bits in (16, 32, 64)}}
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
+@functools.cache
+@host
+def catalogue() -> frozenset[str]:
+    """Return every opcode of the family."""
+    return frozenset(expand(_GRAMMAR, _LISTS))
+
+
 @host
 def code_of(opcode: str, width: int) -> int | None:
     """Return the code of an opcode; the decoder writes ``mov.pack2.b64`` for ``mov.b64 d, {a, b}``."""
-    name, *words = opcode.split(".")
-    kind = words.pop() if words else ""
-    if name == "mov" and kind in _WIDTHS:
-        if not words:
-            return _MOVE | _WIDTHS[kind] << 8
-        if len(words) == 1 and words[0][:-1] in ("pack", "unpack"):
-            count = int(words[0][-1])
-            operation = _PACK if words[0][0] == "p" else _UNPACK
-            return operation | _WIDTHS[kind] // count << 8 | count << 16
-    if name == "cvta" and kind == "u64" and words and words[-1] in ("global", "const", "shared", "local", "param"):
-        window = WINDOWS.get(words[-1], 0)
-        if words[:-1] in ([], ["to"]):
-            return ((_SUBTRACT if words[0] == "to" else _ADD) if window else _MOVE) | 64 << 8 | window << 16
-    if name == "isspacep" and not words and kind in ("global", *WINDOWS):
+    if opcode not in catalogue():
+        return None
+    name, *words, kind = opcode.split(".")
+    if name == "isspacep":
         return _IS_SPACE | 1 << 8 | WINDOWS.get(kind, 0) << 16
-    return None
+    if name == "cvta":
+        window = WINDOWS.get(words[-1], 0)
+        return ((_SUBTRACT if words[0] == "to" else _ADD) if window else _MOVE) | 64 << 8 | window << 16
+    if not words:
+        return _MOVE | _WIDTHS[kind] << 8
+    count = int(words[0][-1])
+    return (_PACK if words[0][0] == "p" else _UNPACK) | _WIDTHS[kind] // count << 8 | count << 16
 
 
 @jit

@@ -7,30 +7,30 @@ import numpy as np
 
 from gpu.interpreter.grammar import expand
 from gpu.interpreter.halves import OPERATIONS, SET, SETP, Rule, holds, result
-from gpu.interpreter.jit import inlined, jit
+from gpu.interpreter.jit import inlined, jit, spliced
 from gpu.interpreter.lanes import LANES, OUT, settle
 from refimpl.contract import host
 
 __all__ = ["catalogue", "code_of", "execute"]
 
 _GRAMMAR = """
-    linear{.rn}{.ftz}{.sat}.half        linear{.rn}.brain
-    fma.rn{.ftz}{.sat}.half             fma.rn{.ftz}.relu.half      fma.rn{.relu}.brain
-    sign{.ftz}.half                     sign.brain
-    order{.ftz}{.NaN}{.xorsign.abs}.half                            order{.NaN}{.xorsign.abs}.brain
-    curve.approx.half                   ex2.approx.ftz.brain        tanh.approx.brain
-    setp.relation{.logic}{.ftz}.half    setp.relation{.logic}.brain
-    set.relation{.ftz}.f16.f16          set.relation{.ftz}.integer.f16      set.relation{.ftz}.f16x2.f16x2
-    set.relation.bf16.bf16              set.relation.integer.bf16           set.relation.bf16x2.bf16x2
-    set.relation{.ftz}.word.f16x2       set.relation.word.bf16x2
+    LINEAR{.rn}{.ftz}{.sat}.HALF        LINEAR{.rn}.BRAIN
+    fma.rn{.ftz}{.sat}.HALF             fma.rn{.ftz}.relu.HALF      fma.rn{.relu}.BRAIN
+    SIGN{.ftz}.HALF                     SIGN.BRAIN
+    ORDER{.ftz}{.NaN}{.xorsign.abs}.HALF                            ORDER{.NaN}{.xorsign.abs}.BRAIN
+    CURVE.approx.HALF                   ex2.approx.ftz.BRAIN        tanh.approx.BRAIN
+    setp.RELATION{.LOGIC}{.ftz}.HALF    setp.RELATION{.LOGIC}.BRAIN
+    set.RELATION{.ftz}.f16.f16          set.RELATION{.ftz}.INTEGER.f16      set.RELATION{.ftz}.f16x2.f16x2
+    set.RELATION.bf16.bf16              set.RELATION.INTEGER.bf16           set.RELATION.bf16x2.bf16x2
+    set.RELATION{.ftz}.WORD.f16x2       set.RELATION.WORD.bf16x2
 """
 _RELATIONS = {"lt": 1, "eq": 2, "le": 3, "gt": 4, "ne": 5, "ge": 6}  # 1 less, 2 equal, 4 greater, 8 unordered
 _RELATIONS |= {name + "u": accepted | 8 for name, accepted in _RELATIONS.items()} | {"num": 7, "nan": 8}
 _LOGIC = {"and": 1, "or": 2, "xor": 3}
 _LISTS = {
-    "linear": ("add", "sub", "mul"), "sign": ("neg", "abs"), "order": ("min", "max"), "curve": ("ex2", "tanh"),
-    "half": ("f16", "f16x2"), "brain": ("bf16", "bf16x2"), "integer": ("u16", "s16", "u32", "s32"),
-    "word": ("u32", "s32"), "relation": tuple(_RELATIONS), "logic": tuple(_LOGIC),
+    "LINEAR": ("add", "sub", "mul"), "SIGN": ("neg", "abs"), "ORDER": ("min", "max"), "CURVE": ("ex2", "tanh"),
+    "HALF": ("f16", "f16x2"), "BRAIN": ("bf16", "bf16x2"), "INTEGER": ("u16", "s16", "u32", "s32"),
+    "WORD": ("u32", "s32"), "RELATION": tuple(_RELATIONS), "LOGIC": tuple(_LOGIC),
 }  # fmt: skip
 _ONES = {"u16": 0xFFFF, "s16": 0xFFFF, "u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f16": 0x3C00, "bf16": 0x3F80}
 _PAIR_ONES = {"u32": 0xFFFF, "s32": 0xFFFF, "f16x2": 0x3C00, "bf16x2": 0x3F80}  # of one half
@@ -74,7 +74,7 @@ def code_of(opcode: str, width: int) -> int | None:
     return catalogue().get(opcode)
 
 
-@inlined
+@spliced
 def _field(code, index):
     return (code >> _PLACES[index]) & ((1 << _SIZES[index]) - 1)
 

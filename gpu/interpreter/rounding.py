@@ -6,14 +6,14 @@ A result to odd keeps in its last bit that something was lost, so the second rou
 import numpy as np
 
 from gpu.interpreter.bits import bits_to_float32, bits_to_float64, float32_to_bits, float64_to_bits, fma64
-from gpu.interpreter.formats import DOWN, FINITE, put_together, take_apart
+from gpu.interpreter.formats import DOWN, UP, ZERO
 from gpu.interpreter.jit import inlined, jit
 from gpu.interpreter.lanes import LANES
 
 __all__ = ["ADD", "DIV", "FMA", "MUL", "RCP", "SQRT", "SUB", "directed", "fused"]
 
 ADD, SUB, MUL, FMA, DIV, RCP, SQRT = range(7)
-_ONE, _TOP = np.uint64(1), np.uint64(63)
+_ONE, _TOP, _SIGN = np.uint64(1), np.uint64(63), 0x80000000
 
 
 @inlined
@@ -62,14 +62,22 @@ def _result(operation, mode, x, y, z):
     return _odd(quotient, fma64(-quotient, bottom, top) * np.sign(bottom))
 
 
+@inlined
+def _stepped(near, exact, mode):
+    """Return the bits of the float32 nearest to a number, or of its neighbour where the mode wants that one."""
+    bits, back = np.int64(float32_to_bits(near)), np.float64(near)
+    outward = np.int64(1) if bits < _SIGN else np.int64(-1)  # one up, in bits
+    if back > exact and (mode == DOWN or (mode == ZERO and exact > 0)):
+        bits -= outward
+    if back < exact and (mode == UP or (mode == ZERO and exact < 0)):
+        bits += outward
+    return np.uint64(bits)
+
+
 @jit
 def directed(operation, mode, out, a, b, c):
     """Write the bits of float32 results, rounded by the mode."""
     for lane in range(LANES):
         x, y, z = bits_to_float32(a[lane]), bits_to_float32(b[lane]), bits_to_float32(c[lane])
-        result = _result(operation, mode, np.float64(x), np.float64(y), np.float64(z))
-        negative, kind, magnitude, exponent = take_apart(float64_to_bits(result), 11, 52)
-        if kind == FINITE:
-            out[lane] = put_together(negative, magnitude, exponent, 8, 23, mode, False)
-        else:
-            out[lane] = np.uint64(float32_to_bits(np.float32(result)))
+        exact = _result(operation, mode, np.float64(x), np.float64(y), np.float64(z))
+        out[lane] = _stepped(np.float32(exact), exact, mode)

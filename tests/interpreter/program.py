@@ -1,6 +1,6 @@
 """PTX programs around instructions: operands come from an array, results go to another."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -141,10 +141,12 @@ def execute(opcodes: Sequence[str], operands: np.ndarray, literal: int = 0) -> d
     return {opcode: [out[row].tolist() for row in rows] for opcode, rows in places.items()}
 
 
-def launch(ptx: str, *arrays: np.ndarray, threads: int = LANES, grid: int = 1) -> object:
-    """Run the kernel ``tested`` on arrays, whose addresses are its parameters."""
+def launch(
+    ptx: str, *arrays: np.ndarray, threads: int = LANES, grid: int = 1, before: Iterable[np.uint64] = ()
+) -> object:
+    """Run the kernel ``tested`` on arrays, whose addresses are its parameters, after the numbers ``before``."""
     memory = interpreter.Memory(arrays)
-    params = [np.uint64(memory.address(array)) for array in arrays]
+    params = [*before, *(np.uint64(memory.address(array)) for array in arrays)]
     return interpreter.launch(ptx, "tested", (grid, 1, 1), (threads, 1, 1), params, arrays)
 
 

@@ -9,27 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.interpreter import compare, moves
-from gpu.interpreter.grammar import expand
 from tests.interpreter.exact import number, register
 from tests.interpreter.warp import LANES, lanes_of, numbers, run
 
-_LISTS = {
-    "same": ("eq", "ne"), "order": ("eq", "ne", "lt", "le", "gt", "ge"), "unsigned": ("lo", "ls", "hi", "hs"),
-    "float": ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"),
-    "logic": ("and", "or", "xor"), "bits": ("b16", "b32", "b64"), "sint": ("s16", "s32", "s64"),
-    "uint": ("u16", "u32", "u64"), "result": ("u32", "s32", "f32"), "sign": ("s32", "f32"), "real": ("f32", "f64"),
-    "any": ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64"),
-    "kind": ("finite", "infinite", "number", "notanumber", "normal", "subnormal"),
-}  # fmt: skip
-COMPARISONS = tuple(expand(
-    """setp.same{.logic}.bits setp.order{.logic}.sint setp.order{.logic}.uint setp.unsigned{.logic}.uint
-    setp.float{.logic}{.ftz}.f32 setp.float{.logic}.f64
-    set.same{.logic}.result.bits set.order{.logic}.result.sint set.order{.logic}.result.uint
-    set.unsigned{.logic}.result.uint set.float{.logic}{.ftz}.result.f32 set.float{.logic}.result.f64""", _LISTS,
-))  # fmt: skip
-CHOICES = tuple(expand("selp.any slct.any.sign testp.kind.real", _LISTS))
-MOVES = tuple(expand("mov.pred mov.any", _LISTS))
-OPCODES = (*COMPARISONS, *CHOICES, *MOVES)
+COMPARISONS = sorted(opcode for opcode in compare.catalogue() if opcode.startswith(("set.", "setp.")))
+CHOICES = sorted(compare.catalogue() - set(COMPARISONS))
+MOVES = sorted(opcode for opcode in moves.catalogue() if opcode.startswith("mov.") and "pack" not in opcode)
+PIECES = [opcode for opcode in moves.catalogue() if ".pack" in opcode]
+OPCODES = (*COMPARISONS, *CHOICES, *MOVES, *PIECES, *(opcode.replace(".pack", ".unpack") for opcode in PIECES))
 ORDER = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")} | {
     "lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge,
 }  # fmt: skip
@@ -114,10 +101,11 @@ def test_moves(opcode: str, data: st.DataObject):
     assert np.array_equal(run(moves, opcode, a, width=bits), a)
 
 
-@pytest.mark.parametrize(("pieces", "bits"), [(2, 32), (2, 64), (4, 64)])
-def test_pieces(pieces: int, bits: int):
+@pytest.mark.parametrize("opcode", PIECES)
+def test_pieces(opcode: str):
+    pieces, bits = int(opcode[len("mov.pack")]), int(opcode[-2:])
     size = np.uint64(bits // pieces)
     whole = np.random.default_rng(4).integers(0, (1 << bits) - 1, LANES, np.uint64)
     parts = [whole >> size * np.uint64(i) & np.uint64((1 << int(size)) - 1) for i in range(pieces)]
-    assert np.array_equal(run(moves, f"mov.pack{pieces}.b{bits}", *parts, width=bits), whole)
-    assert np.array_equal(run(moves, f"mov.unpack{pieces}.b{bits}", whole, width=int(size), results=pieces), parts)
+    assert np.array_equal(run(moves, opcode, *parts, width=bits), whole)
+    assert np.array_equal(run(moves, opcode.replace(".pack", ".unpack"), whole, width=int(size), results=pieces), parts)

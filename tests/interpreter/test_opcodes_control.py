@@ -3,27 +3,17 @@
 import numpy as np
 import pytest
 
-from gpu.interpreter import KernelError, matrix
-from gpu.interpreter.grammar import expand
+from gpu.interpreter import KernelError, control, copies, matrix
 from tests.interpreter.program import around, launch
 from tests.interpreter.warp import LANES
 
-_LISTS = {
-    "order": ("sc", "acq_rel"), "half": ("acquire", "release"), "scope": ("cta", "cluster", "gpu", "sys"),
-    "level": ("L1", "L2"), "space": ("global", "local"), "how": ("gl", "sys"), "red": ("popc", "and", "or"),
-    "bytes": ("L2::64B", "L2::128B", "L2::256B"), "room": ("shared", "shared::cta"),
-}  # fmt: skip
-IDLE = tuple(expand("fence.order.scope membar.cta membar.how prefetch{.space}.level nanosleep.u32", _LISTS))
-WAITS = tuple(expand("bar{.cta}.sync barrier{.cta}.sync{.aligned}", {}))
-COUNTS = tuple(
-    opcode for opcode in expand("bar{.cta}.red.how.kind barrier{.cta}.red.how{.aligned}.kind",
-    {"how": ("popc", "and", "or"), "kind": ("u32", "pred")}) if opcode.endswith("u32") == (".popc" in opcode)
-)  # fmt: skip
-ARRIVALS = tuple(expand("bar{.cta}.arrive barrier{.cta}.arrive{.aligned}", {}))
-COPIES = tuple(expand("cp.async.ca.room.global{.bytes} cp.async.cg.room.global{.bytes}", _LISTS))
-GROUPS = ("cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all")
-BRANCHES = ("bra", "bra.uni", "brx.idx", "ret", "exit", "trap")
-OPCODES = (*IDLE, *WAITS, *COUNTS, *ARRIVALS, *COPIES, *GROUPS, *BRANCHES, *matrix.catalogue())
+KNOWN = list(control.catalogue())
+IDLE = [opcode for opcode in KNOWN if opcode.startswith(("fence", "membar", "prefetch", "nanosleep"))]
+WAITS, ARRIVALS, COUNTS = (
+    [opcode for opcode in KNOWN if opcode.startswith("bar") and word in opcode] for word in (".sync", ".arrive", ".red")
+)
+COPIES = [opcode for opcode in copies.catalogue() if ".global" in opcode]
+OPCODES = (*KNOWN, *copies.catalogue(), *matrix.catalogue())
 HEAD = """.version 8.8
 .target sm_100
 .address_size 64

@@ -12,6 +12,7 @@ from gpu.interpreter import convert
 from tests.interpreter.exact import INTEGERS, converted, is_nan, number, register, width_of
 from tests.interpreter.warp import LANES, lanes_of, run
 
+OPCODES = list(convert.catalogue())
 MODES = {"rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"}
 NUMBERS = (
     [0.5, 1.0, 1.5, 2.5, 127.5, 255.5, 448.0, 464.0, 57344.0, 61440.0, 65504.0, 65519.0, 65520.0, 1e-45, 2.0**-126]

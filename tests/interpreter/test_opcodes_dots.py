@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from gpu.interpreter import dots
 from tests.interpreter.warp import lanes_of, run
 
+OPCODES = list(dots.catalogue())
 WORDS = lanes_of(32, [0, 0xFFFFFFFF, 0x80808080, 0x7F7F7F7F, 0x80007FFF, 0x01020304, 0x7FFFFFFF, 0x80000000])
 
 

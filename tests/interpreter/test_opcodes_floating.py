@@ -9,25 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.interpreter import approximate, floating
-from gpu.interpreter.grammar import expand
 from tests.interpreter.exact import is_nan, nearby, number, register
 from tests.interpreter.warp import lanes_of, run
 
-_LISTS = {
-    "linear": ("add", "sub", "mul"), "fused": ("fma", "mad"), "root": ("div", "rcp", "sqrt"), "order": ("min", "max"),
-    "sign": ("abs", "neg"), "round": ("rn", "rz", "rm", "rp"), "float": ("f32", "f64"),
-    "curve": ("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"),
-}  # fmt: skip
-EXACT = tuple(expand(
-    """linear{.round}{.ftz}{.sat}.f32 linear{.rn}.f64 fused.round{.ftz}{.sat}.f32 fused.rn.f64
-    root.round{.ftz}.f32 root.rn.f64 order{.ftz}{.NaN}.f32 order.f64 sign{.ftz}.f32 sign.f64 copysign.float""",
-    _LISTS,
-))  # fmt: skip
-APPROXIMATE = tuple(expand(
-    """curve.approx{.ftz}.f32 div.approx{.ftz}.f32 div.full{.ftz}.f32 rcp.approx.ftz.f64 rsqrt.approx{.ftz}.f64""",
-    _LISTS,
-))  # fmt: skip
+EXACT, APPROXIMATE = sorted(floating.catalogue()), sorted(approximate.catalogue())
 OPCODES = (*EXACT, *APPROXIMATE)
+ROUNDINGS = ("rn", "rz", "rm", "rp")
 VALUES = (
     0.5, 1.0, 1.5, 3.0, 0.1, 2.0**-126, 2.0**-149, 2.0**127, 3.4028234663852886e38, 2.0**-75, 2.0**64, math.inf,
     math.nan,
@@ -117,7 +104,7 @@ def wanted(opcode: str, bits: tuple[int, ...]) -> int:
             a = register(flushed(number(a, kind)), kind)
         return {"abs": a & ~top, "neg": a ^ top, "copysign": bits[1] & ~top | a & top}[name]
     x, y, z = (flushed(v) if "ftz" in words else v for v in (number(b, kind) for b in bits))
-    mode = next((word for word in words if word in _LISTS["round"]), "rn")
+    mode = next((word for word in words if word in ROUNDINGS), "rn")
     value = ordered(name, x, y, "NaN" in words) if name in ("min", "max") else rounded(name, x, y, z, kind, mode)
     value = flushed(value) if "ftz" in words else value
     if "sat" in words:

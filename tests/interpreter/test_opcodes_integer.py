@@ -8,22 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.interpreter import integer
-from gpu.interpreter.grammar import expand
 from tests.interpreter.warp import lanes_of, numbers, run
 
-_LISTS = {
-    "any": ("s16", "u16", "s32", "u32", "s64", "u64"), "narrow": ("s16", "u16", "s32", "u32"), "word": ("s32", "u32"),
-    "long": ("s32", "u32", "s64", "u64"), "signed": ("s16", "s32", "s64"), "sum": ("add", "sub"),
-    "quotient": ("div", "rem"), "order": ("min", "max"), "sign": ("abs", "neg"), "part": ("lo", "hi"),
-}  # fmt: skip
-PLAIN = tuple(expand(
-    """sum.any mul.part.any mul.wide.narrow mad.part.any mad.wide.narrow mul24.lo.word mad24.lo.word sad.any
-    quotient.any order.any sign.signed""", _LISTS,
-))  # fmt: skip
-CARRIES = tuple(expand(
-    "sum.cc.long addc{.cc}.long subc{.cc}.long mad.part.cc.long madc.part{.cc}.long", _LISTS,
-))  # fmt: skip
-OPCODES = (*PLAIN, *CARRIES)
+OPCODES = sorted(integer.catalogue())
+CARRIES = [opcode for opcode in OPCODES if ".cc" in opcode or opcode.startswith(("addc", "subc", "madc"))]
+PLAIN = [opcode for opcode in OPCODES if opcode not in CARRIES]
 
 
 def quotient(x: int, y: int) -> int:

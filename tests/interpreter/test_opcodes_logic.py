@@ -7,18 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.interpreter import logic
-from gpu.interpreter.grammar import expand
 from tests.interpreter.warp import lanes_of, numbers, run
 
-_LISTS = {
-    "binary": ("and", "or", "xor"), "bits": ("b16", "b32", "b64"), "all": ("pred", "b16", "b32", "b64"),
-    "whole": ("b32", "b64"), "number": ("u16", "s16", "u32", "s32", "u64", "s64"),
-    "field": ("u32", "s32", "u64", "s64"), "side": ("l", "r"), "limit": ("wrap", "clamp"),
-}  # fmt: skip
-OPCODES = tuple(expand(
-    """binary.all not.all cnot.bits lop3.b32 shl.bits shr.bits shr.number shf.side.limit.b32 popc.whole clz.whole
-    brev.whole bfe.field bfi.whole bfind{.shiftamt}.field prmt.b32""", _LISTS,
-))  # fmt: skip
+OPCODES = sorted(logic.catalogue())
 
 
 def lop3(a: int, b: int, c: int, table: int) -> int:

@@ -5,50 +5,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu.interpreter.grammar import expand
+from gpu.interpreter import access, atomic, moves
 from tests.interpreter.program import launch
 from tests.interpreter.warp import LANES, lanes_of, numbers
 
-_LISTS = {
-    "type": (*(f"{letter}{bits}" for letter in "bus" for bits in (8, 16, 32, 64)), "f32", "f64"),
-    "narrow": ("b8", "u8", "s8"), "half": ("b16", "u16", "s16"), "word": ("b32", "u32", "s32", "f32"),
-    "double": ("b64", "u64", "s64", "f64"), "pair": ("v2",), "vector": ("v2", "v4"),
-    "order": ("relaxed", "acquire"), "out": ("relaxed", "release"), "scope": ("cta", "cluster", "gpu", "sys"),
-    "cache": ("ca", "cg", "cs", "lu", "cv"), "back": ("wb", "cg", "cs", "wt"),
-    "keep": ("L1::evict_normal", "L1::evict_last", "L1::evict_first", "L1::no_allocate"),
-    "fetch": ("L2::64B", "L2::128B", "L2::256B"), "space": ("global", "shared", "local"),
-    "logic": ("and", "or", "xor"), "most": ("min", "max"), "bits": ("b32", "b64"), "long": ("u32", "u64"),
-    "number": ("u32", "s32", "u64", "s64"), "real": ("f32", "f64"), "swap": ("exch", "cas"), "turn": ("inc", "dec"),
-    "fence": ("relaxed", "acquire", "release", "acq_rel"), "where": ("global", "shared"), "how": ("ca", "cg"),
-}  # fmt: skip
-LOADS = tuple(expand(
-    """ld{.space}.type ld{.space}.vector.narrow ld{.space}.vector.half ld{.space}.vector.word ld{.space}.pair.double
-    ld.volatile{.space}.type ld.order.scope{.space}.type ld.weak{.space}.type ld{.space}.cache.type
-    ld.global.nc{.keep}{.fetch}.type ld.global.nc{.keep}{.fetch}.vector.word ld.global{.keep}{.fetch}.type""", _LISTS,
-))  # fmt: skip
-STORES = tuple(expand(
-    """st{.space}.type st{.space}.vector.narrow st{.space}.vector.half st{.space}.vector.word st{.space}.pair.double
-    st.volatile{.space}.type st.out.scope{.space}.type st.weak{.space}.type st{.space}.back.type
-    st.global{.keep}.type""", _LISTS,
-))  # fmt: skip
-ATOMICS = tuple(expand(
-    """atom{.where}.logic.bits atom{.where}.swap.bits atom{.where}.add.number atom{.where}.most.number
-    atom{.where}.turn.u32 atom{.where}.add.real atom.fence.scope{.where}.add.number atom.fence{.where}.add.number
-    red{.where}.logic.bits red{.where}.add.number red{.where}.most.number red{.where}.turn.u32 red{.where}.add.real
-    red.relaxed.scope{.where}.add.number""", _LISTS,
-))  # fmt: skip
-OPCODES = (*LOADS, *STORES, *ATOMICS)
+LOADS = sorted(opcode for opcode in access.catalogue() if opcode.startswith("ld"))
+STORES = sorted(opcode for opcode in access.catalogue() if opcode.startswith("st"))
+ATOMICS = sorted(opcode for opcode in atomic.catalogue() if not opcode.endswith("b16"))
+ADDRESSES = [opcode for opcode in moves.catalogue() if opcode.startswith(("cvta", "isspacep"))]
+OPCODES = (*access.catalogue(), *atomic.catalogue(), *ADDRESSES)
 
 
 def size_of(opcode: str) -> tuple[int, int]:
     """Return bytes of an element and how many a lane moves."""
     words = opcode.split(".")
     return int(words[-1][1:]) // 8, next((int(word[1]) for word in words if word in ("v2", "v4")), 1)
+FIXED = np.array([72340172838076673, 8106479329266893, 17289301308300324863, 9259542123273814145], np.uint64)
 HEAD = """.version 8.8
 .target sm_100
 .address_size 64
-.const .align 8 .b8 table[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 250};
-.visible .entry tested(.param .u64 into, .param .u64 from, .param .u64 field)
+.const .align 16 .b64 table[4] = {72340172838076673, 8106479329266893, 17289301308300324863, 9259542123273814145};
+.visible .entry tested(
+    .param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3,
+    .param .u64 into, .param .u64 from, .param .u64 field
+)
 {
 .shared .align 32 .b8 room[1024];
 .local .align 32 .b8 own[32];
@@ -73,15 +53,17 @@ mov.u64 %local, own;
 
 def address(opcode: str) -> str:
     """Return the register with the address of a lane's 32 bytes in the space of an opcode."""
+    if ".const" in opcode or ".param" in opcode:
+        return "table" if ".const" in opcode else "p0"
     return "%" + next((space for space in ("shared", "local") if f".{space}" in opcode), "global")
 
 
 def program(body: list[str], out: np.ndarray, given: np.ndarray, field: np.ndarray) -> None:
     """Run instructions between the addresses and the end."""
-    launch("\n".join([HEAD, *body, "ret;", "}"]), out, given, field)
+    launch("\n".join([HEAD, *body, "ret;", "}"]), out, given, field, before=FIXED)
 
 
-def batches(opcodes: tuple[str, ...]) -> list[tuple[str, ...]]:
+def batches(opcodes: list[str]) -> list[list[str]]:
     return [opcodes[i : i + 64] for i in range(0, len(opcodes), 64)]
 
 
@@ -90,7 +72,7 @@ def listed(registers: list[str]) -> str:
 
 
 @pytest.mark.parametrize("batch", batches(LOADS), ids=lambda batch: batch[0])
-def test_loads(batch: tuple[str, ...]):
+def test_loads(batch: list[str]):
     field = np.random.default_rng(6).integers(0, 256, (LANES, 32), np.uint8)
     body = [f"ld.global.b64 %d{i}, [%global+{8 * i}];" for i in range(4)]
     body += [f"st.{space}.b64 [%{space}+{8 * i}], %d{i};" for space in ("shared", "local") for i in range(4)]
@@ -109,14 +91,15 @@ def test_loads(batch: tuple[str, ...]):
     for opcode in batch:
         size, count = size_of(opcode)
         kind = ("i" if opcode.split(".")[-1][0] == "s" else "u") + str(size)
-        want = np.ascontiguousarray(field[:, 32 - size * count :]).view(kind).astype(np.int64 if size < 8 else kind)
+        held = np.tile(FIXED.view(np.uint8), (LANES, 1)) if ".const" in opcode or ".param" in opcode else field
+        want = np.ascontiguousarray(held[:, 32 - size * count :]).view(kind).astype(np.int64 if size < 8 else kind)
         want = want & 0xFFFFFFFF if size < 8 else want
         assert np.array_equal(out[place : place + count], want.T.astype(np.uint64)), opcode
         place += count
 
 
 @pytest.mark.parametrize("batch", batches(STORES), ids=lambda batch: batch[0])
-def test_stores(batch: tuple[str, ...]):
+def test_stores(batch: list[str]):
     given = np.random.default_rng(7).integers(0, 1 << 64, (8, LANES), np.uint64)
     body = [f"ld.global.b64 %d{i}, [%from+{256 * i}]; cvt.u32.u64 %r{i}, %d{i};" for i in range(8)]
     for n, opcode in enumerate(batch):
@@ -156,7 +139,7 @@ def combined(operation: str, kind: str, old: int, b: int, c: int) -> int:
 @pytest.mark.parametrize("batch", batches(ATOMICS), ids=lambda batch: batch[0])
 @settings(max_examples=4)
 @given(st.data())
-def test_atomics(batch: tuple[str, ...], data: st.DataObject):
+def test_atomics(batch: list[str], data: st.DataObject):
     olds = [data.draw(lanes_of(64)), data.draw(lanes_of(32))]
     b, c = data.draw(lanes_of(64)), data.draw(lanes_of(64))
     b[::3] = olds[0][::3]
@@ -186,12 +169,17 @@ def test_atomics(batch: tuple[str, ...], data: st.DataObject):
 
 
 def test_atom_cas_of_16_bits():
+    opcodes = sorted(opcode for opcode in atomic.catalogue() if opcode.endswith("b16"))
     given = np.arange(LANES, dtype=np.uint64)[None] % np.uint64(4)
-    field = np.zeros((LANES, 32), np.uint8)
-    out = np.zeros((1, LANES), np.uint64)
-    body = ["ld.global.u16 %h0, [%from]; mov.u16 %h1, 7; atom.global.cas.b16 %h2, [%global+2], %h0, %h1;"]
-    program([*body, "cvt.u64.u16 %e0, %h2; st.global.u64 [%into], %e0;"], out, given, field)
-    assert (out == 0).all() and np.array_equal(field[:, 2], np.where(given[0] == 0, 7, 0))
+    field, out = np.zeros((LANES, 32), np.uint8), np.zeros((len(opcodes), LANES), np.uint64)
+    body = ["ld.global.u16 %h0, [%from]; mov.u16 %h1, 7;"]
+    for n, opcode in enumerate(opcodes):
+        base = address(opcode)
+        space = base[1:]
+        body += [f"st.{space}.u16 [{base}+2], 0; {opcode} %h2, [{base}+2], %h0, %h1; ld.{space}.u16 %h3, [{base}+2];"]
+        body += [f"mov.b32 %s0, {{%h3, %h2}}; cvt.u64.u32 %e0, %s0; st.global.u64 [%into+{256 * n}], %e0;"]
+    program(body, out, given, field)
+    assert len(opcodes) > 50 and np.array_equal(out, np.tile(np.where(given == 0, 7, 0), (len(out), 1)))
 
 
 def test_all_lanes_on_one_word():
@@ -201,14 +189,17 @@ def test_all_lanes_on_one_word():
     assert sorted(out[0].tolist()) == list(range(0, 96, 3)) and field.view(np.uint32)[0, 0] == 96
 
 
-def test_constants_and_shared_by_another_name():
-    out = np.zeros((3, LANES), np.uint64)
-    body = [
-        "mov.u64 %d0, table; ld.const.u8 %r0, [table+15]; ld.const.b64 %d1, [%d0+8]; cvt.u64.u32 %e0, %r0;",
-        "st.shared::cta.b64 [%shared], %d1; ld.shared::cta.b64 %d2, [%shared]; cvta.shared.u64 %d3, %shared;",
-        "ld.u32 %r1, [%d3]; cvt.u64.u32 %e1, %r1; st.global.b64 [%into], %e0;",
-        "st.global.b64 [%into+256], %d2; st.global.b64 [%into+512], %e1;",
-    ]
-    program(body, out, np.zeros((1, LANES), np.uint64), np.zeros((LANES, 32), np.uint8))
-    word = int.from_bytes(bytes([9, 10, 11, 12, 13, 14, 15, 250]), "little")
-    assert (out[0] == 250).all() and (out[1] == word).all() and (out[2] == word & 0xFFFFFFFF).all()
+def test_generic_addresses():
+    """An address of a space, made generic and back, reaches the same bytes and knows its space."""
+    spaces = ("global", "shared", "local", "param")
+    places = {"global": "%global", "const": "table", "shared": "%shared", "local": "%local", "param": "p0"}
+    for name, base in places.items():
+        out, field = np.zeros((6, LANES), np.uint64), np.full((LANES, 32), 5, np.uint8)
+        body = [f"mov.u64 %d0, {base};"] + [f"st.{name}.b64 [%d0], 9;"] * (name in ("shared", "local", "global"))
+        body += [f"cvta.{name}.u64 %d1, %d0; ld.b64 %e0, [%d1]; cvta.to.{name}.u64 %d2, %d1; ld.{name}.b64 %e1, [%d2];"]
+        for i, space in enumerate(spaces):
+            body += [f".reg .pred %p{i}; isspacep.{space} %p{i}, %d1; selp.b64 %e{i + 2}, 1, 0, %p{i};"]
+        body += [f"st.global.b64 [%into+{256 * i}], %e{i};" for i in range(6)]
+        program(body, out, np.zeros((1, LANES), np.uint64), field)
+        assert (out[:2] == (9 if name in ("shared", "local", "global") else FIXED[0])).all(), name
+        assert (out[2:] == [[space == name.replace("const", "global")] for space in spaces]).all(), name

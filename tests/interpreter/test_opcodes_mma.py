@@ -12,6 +12,7 @@ from gpu.interpreter import matrix, mma
 from gpu.interpreter.lanes import FIRST_FREE
 from tests.interpreter.warp import LANES, run
 
+OPCODES = list(mma.catalogue())
 DTYPES = {
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "tf32": np.dtype(np.float32),
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "e5m2": np.dtype(ml_dtypes.float8_e5m2),

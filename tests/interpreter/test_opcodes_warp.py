@@ -5,19 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu.interpreter import KernelError
-from gpu.interpreter.grammar import expand
+from gpu.interpreter import KernelError, collective
 from tests.interpreter.program import around
 from tests.interpreter.warp import LANES, lanes_of, numbers
 
-_LISTS = {
-    "way": ("up", "down", "bfly", "idx"), "when": ("all", "any", "uni"), "bits": ("b32", "b64"),
-    "sum": ("add", "min", "max"), "join": ("and", "or", "xor"), "number": ("u32", "s32"),
-}  # fmt: skip
-SHUFFLES = tuple(expand("shfl.sync.way.b32", _LISTS))
-VOTES = tuple(expand("vote.sync.when.pred vote.sync.ballot.b32", _LISTS))
-MATCHES = tuple(expand("match.any.sync.bits match.all.sync.bits", _LISTS))
-REDUCTIONS = tuple(expand("redux.sync.sum.number redux.sync.join.b32", _LISTS))
+SHUFFLES, VOTES, MATCHES, REDUCTIONS = (
+    [opcode for opcode in collective.catalogue() if opcode.startswith(name)]
+    for name in ("shfl", "vote", "match", "redux")
+)
 OPCODES = (*SHUFFLES, *VOTES, *MATCHES, *REDUCTIONS, "elect.sync", "bar.warp.sync", "activemask.b32")
 
 

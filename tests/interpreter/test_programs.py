@@ -10,17 +10,17 @@ from tests.interpreter import test_opcodes_compare, test_opcodes_floating, test_
 from tests.interpreter.program import execute, signature
 from tests.interpreter.warp import LANES, run
 
-FAMILIES: dict[ModuleType, tuple[str, ...]] = {
+FAMILIES: dict[ModuleType, list[str]] = {
     integer: test_opcodes_integer.PLAIN,
     logic: test_opcodes_logic.OPCODES,
     floating: test_opcodes_floating.EXACT,
     approximate: test_opcodes_floating.APPROXIMATE,
-    compare: (*test_opcodes_compare.COMPARISONS, *test_opcodes_compare.CHOICES),
+    compare: [*test_opcodes_compare.COMPARISONS, *test_opcodes_compare.CHOICES],
     moves: test_opcodes_compare.MOVES,
-    convert: tuple(convert.catalogue()),
-    packed: tuple(packed.catalogue()),
-    dots: tuple(dots.catalogue()),
-    mma: tuple(mma.catalogue()),
+    convert: list(convert.catalogue()),
+    packed: list(packed.catalogue()),
+    dots: list(dots.catalogue()),
+    mma: list(mma.catalogue()),
 }
 OPERANDS = np.random.default_rng(11).integers(0, 1 << 64, (12, LANES), np.uint64)
 OPERANDS[1, ::3] = OPERANDS[0, ::3]  # equal ones
@@ -38,7 +38,7 @@ def alone(family: ModuleType, opcode: str, literal: int) -> list[list[int]]:
     return np.atleast_2d(found)[: len(results)].tolist()
 
 
-@pytest.mark.parametrize(("family", "batch"), BATCHES, ids=lambda part: part[0] if isinstance(part, tuple) else "")
-def test_in_a_program(family: ModuleType, batch: tuple[str, ...]):
+@pytest.mark.parametrize(("family", "batch"), BATCHES, ids=lambda part: part[0] if isinstance(part, list) else "")
+def test_in_a_program(family: ModuleType, batch: list[str]):
     found = execute(batch, OPERANDS, literal=0xCA)
     assert [opcode for opcode in batch if found[opcode] != alone(family, opcode, 0xCA)] == []
