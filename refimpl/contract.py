@@ -3,10 +3,10 @@
 A public function has one of four roles, and a test reads them off the source:
 
 * ``@op``        an operation of the specification: golden cases and laws judge it, and every label of a constraint
-                 has a test; its CUDA twin, once there, stands in ``gpu`` at the same path;
+                 has a test; its CUDA twin stands in ``gpu`` at the same path;
 * ``@host``      code that runs beside the operations (files, tables, loops) and gets no twin;
 * ``@composed``  a part of a model, written once over a namespace of operations, so that whoever has these can run it;
-* ``@kernel``    (``gpu`` only, with the CUDA twins) a launcher that writes into given buffers.
+* ``@kernel``    (``gpu`` only) a launcher that writes into given buffers.
 
 Dimension key: one letter, one meaning, in prose and in signatures. A name may end in its axes: ``q_TNH`` is [T, N, H]::
 

@@ -27,7 +27,7 @@ from refimpl.models.spec import ModelSpec
 
 __all__ = ["CudaExecutor"]
 
-_SEQUENCES = 8  # contexts that the cache holds
+_SEQUENCES = {"cuda": 8, "emulated": 1}  # contexts that the cache holds
 _TOKENS = 1 << 16  # and the most tokens, if one context is not more
 
 
@@ -44,7 +44,7 @@ class CudaExecutor(Executor):
         self.device = device_name
         with device.use(device_name):
             self.weights = DeviceWeights(weights, dtype)
-            usual = max(self.context, min(_SEQUENCES * self.context, _TOKENS))
+            usual = max(self.context, min(_SEQUENCES[device_name] * self.context, _TOKENS))
             self._take(DeviceCache(spec, usual if capacity is None else capacity), context)
             self._buffers = Buffers(spec, self.longest)
 

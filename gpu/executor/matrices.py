@@ -34,7 +34,7 @@ class Matrix:
     def look_up(self, out: Array, ids: Array) -> None:
         """Write the rows ``ids`` into ``out``."""
         if self.format in FORMATS:
-            dequantize_into(out, self.data[ids], self.format)
+            dequantize_into(out, self.data, self.format, ids)
         else:
             embedding_into(out, ids, self.data)
 
