@@ -23,6 +23,7 @@ _GRAMMAR = """
     red{.SPACE}.LOGIC.BITS      red{.SPACE}.MOST.NUMBER     red{.SPACE}.TURN.u32        red{.SPACE}.add.FLOAT
     atom{.ORDER}{.SCOPE}{.SPACE}.add.NUMBER                 atom{.ORDER}{.SCOPE}{.SPACE}.SWAP.BITS
     red{.WEAK}{.SCOPE}{.SPACE}.add.NUMBER                   atom{.ORDER}{.SCOPE}{.SPACE}.cas.b16
+    atom.SPACE.SCOPE.add.NUMBER atom.SPACE.SCOPE.SWAP.BITS  atom.SPACE.SCOPE.MOST.NUMBER
 """
 _LISTS = {
     "SPACE": ("global", "shared", "shared::cta"), "LOGIC": ("and", "or", "xor"), "BITS": ("b32", "b64"),
