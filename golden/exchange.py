@@ -75,9 +75,11 @@ def _bits(array: Array) -> Array:
 def judge_folder(cases: Iterable[Case], folder: Path) -> list[Outcome]:
     """Judge the results in an exported folder; a case without any is missing."""
     try:
+        if not (folder / _INDEX).is_file():  # nor a device or a pipe, which may never end
+            raise ValueError("there is no such file")
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         exported, version = {case["id"] for case in index["cases"]}, index["specification"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder} holds no exported cases: {_INDEX} cannot be read: {error}") from error
     if version != SPECIFICATION:
         raise ValueError(f"{folder} was exported by specification {version}, this is {SPECIFICATION}: export it again")
@@ -91,9 +93,10 @@ def _judge(case: Case, folder: Path) -> Outcome:
         if not path.is_file():
             reason = f"no {path.name}"
             return Outcome(case, "error", math.inf, reason) if results else Outcome(case, "missing", 0.0, reason)
-        data, wanted = path.read_bytes(), truth.size * stored.itemsize
-        if len(data) != wanted:
+        size, wanted = path.stat().st_size, truth.size * stored.itemsize
+        if size != wanted:  # known before it is read: it may be larger than memory
             shape = f"{dtype} of shape {list(truth.shape)}"
-            return Outcome(case, "error", math.inf, f"{path.name} has {len(data)} bytes, expected {wanted}: {shape}")
-        results.append(np.frombuffer(data, stored.newbyteorder("<")).astype(stored).reshape(truth.shape))
+            return Outcome(case, "error", math.inf, f"{path.name} has {size} bytes, expected {wanted}: {shape}")
+        data = np.frombuffer(path.read_bytes(), stored.newbyteorder("<"))
+        results.append(data.astype(stored).reshape(truth.shape))
     return judge_results(case, results)

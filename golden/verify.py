@@ -146,6 +146,6 @@ def _judge(case: Case, result: Any, truth: Array, dtype: str) -> Verdict:
         result = np.asarray(result, np.float64 if isinstance(result, float) else np.int64)
     try:
         result = np.asarray(result)
-    except Exception as error:  # ragged, or an array of a library that does not give its numbers away
+    except (Exception, SystemExit) as error:  # ragged, or what does not give its numbers away
         return Verdict(False, math.inf, f"the result is no array: {error}".splitlines()[0])
     return judge(result, truth, dtype, exact=case.compare == "exact", terms=case.terms)

@@ -120,9 +120,9 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 @host
 def array(x: Any, dtype: Any = None) -> Array:
-    """Return ``x`` as a C-contiguous array of the current device."""
+    """Return ``x`` as a C-contiguous array of the current device, its elements at addresses that kernels can read."""
     if current() == "emulated":
-        return np.ascontiguousarray(to_host(x), dtype)
+        return np.require(to_host(x), dtype, ("C", "ALIGNED"))
     import cupy
 
     return cupy.ascontiguousarray(cupy.asarray(x, dtype))

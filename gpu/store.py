@@ -22,8 +22,9 @@ def kept(key: str, suffix: str, make: Callable[[], bytes]) -> Path:
     """Return the file of what ``make`` returns. It is called where no earlier run has left its result under ``key``."""
     folder = open_folder("cuda", key)
     for path in folder.glob(f"*{suffix}"):
-        if path.name == _name(path.read_bytes(), suffix):
-            return path
+        with contextlib.suppress(OSError):  # a file that cannot be read is a missing one
+            if path.name == _name(path.read_bytes(), suffix):
+                return path
     data = make()
     path = folder / _name(data, suffix)
     try:

@@ -64,6 +64,7 @@ def merge_states(
     """A thread joins one element, and the first of a row its log-sum-exps; nothing is shared."""
     fits = o_a.shape == o_b.shape and lse_a.shape == lse_b.shape == o_a.shape[:-1]
     require(fits, "C1", f"parts {o_a.shape}, {lse_a.shape} and {o_b.shape}, {lse_b.shape}")
+    named(lse_a), named(lse_b)
     o, lse = device.empty(o_a.shape, o_a.dtype), device.empty(lse_a.shape, np.float32)
     a, b = ((device.array(o_x), device.array(lse_x, np.float32)) for o_x, lse_x in ((o_a, lse_a), (o_b, lse_b)))
     merge_states_into(o, lse, *a, *b)

@@ -62,6 +62,7 @@ def paged_append(
     fits = (k.shape, v.shape) == ((T, *pools[0]), (T, *pools[1])) and k_cache.shape[:2] == v_cache.shape[:2]
     require(fits, "C1", f"k {k.shape}, v {v.shape} and {T} slots for caches {k_cache.shape} and {v_cache.shape}")
     wanted = device.to_host(slots)
+    require(wanted.dtype.kind in "iu", "C2", f"slots are integers, got {wanted.dtype}")
     inside = (wanted >= -1) & (wanted < capacity)
     require(bool(inside.all()), "C2", f"slots {wanted[~inside]} in a cache of {capacity}")
     used = wanted[wanted >= 0]
@@ -136,7 +137,8 @@ def paged_attention_into(
     attend = split_kernel((named(q), named(k), named(v)), H, H2)
     combine = combine_kernel(named(q), H2)
     lse = device.empty((0, 0), np.float32) if lse is None else lse
-    tiles, at_once, rules = T * (N // K) // ROWS + len(context_lens), sums.shape[1], (window or _WHOLE,)
+    rules = (min(window or _WHOLE, _WHOLE),)
+    tiles, at_once = T * (N // K) // ROWS + len(context_lens), sums.shape[1]
     for first in range(0, tiles, max(1, at_once)):
         count = min(at_once, tiles - first)
         device.launch(

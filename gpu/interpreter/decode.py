@@ -11,6 +11,7 @@ import numpy as np
 
 from gpu.interpreter import logic
 from gpu.interpreter.codes import (
+    CODE,
     COLLECTIVE,
     CONTROL,
     GUARD,
@@ -21,6 +22,7 @@ from gpu.interpreter.codes import (
     SOURCE_OFFSET,
     TARGET,
 )  # fmt: skip
+from gpu.interpreter.control import BRANCH, SWITCH
 from gpu.interpreter.declarations import SIZES
 from gpu.interpreter.errors import KernelError
 from gpu.interpreter.families import FAMILIES
@@ -164,6 +166,8 @@ class _Decoder:
     def aimed(self, instruction: Instruction, operands: tuple[Operand, ...], line: list[int]) -> tuple[Operand, ...]:
         """Write where a branch goes, and return the operands that are left."""
         labels = [operand for operand in operands if isinstance(operand, Symbol)]
+        if not labels and line[CODE] in (BRANCH, SWITCH):
+            raise self.fail(instruction, f"{instruction.opcode} names no label")
         if not labels:
             return operands
         names = self.entry.targets.get(labels[0].name, (labels[0].name,))

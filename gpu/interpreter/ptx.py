@@ -67,7 +67,7 @@ class _Parser(Declarations):
         name = self.take()
         entry = Entry(name, is_kernel, self.parameters() if self.next() == "(" else [], results, line)
         while self.next() not in ("{", ";"):  # .maxntid 128, 1, 1
-            self.place += 1
+            self.take()
         if self.accept(";"):
             return None
         self.scopes = []

@@ -31,7 +31,7 @@ def _scan(text: str) -> Iterator[tuple[str, str, int]]:
             yield str(found.lastgroup), found.group(), line
         line += found.group().count("\n")
         place = found.end()
-    yield "end", "end of text", line
+    yield from [("end", "end of text", line)] * 2  # a look ahead from the first sees the second
 
 
 def _number(kind: str, text: str) -> int | Real:
@@ -65,6 +65,8 @@ class Cursor:
         text = self.next()
         if wanted is not None and text != wanted:
             raise self.fail(repr(wanted))
+        if self.tokens[self.place][0] == "end":
+            raise self.fail("more")
         self.place += 1
         return text
 

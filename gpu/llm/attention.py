@@ -69,7 +69,7 @@ def attention_into(
     made = _attention((named(q), named(k), named(v)), H, H2, kind)
     device.launch(
         made, (blocks_for(N // K * T, ROWS), K), THREADS, out, device.empty((0, 0), np.float32) if lse is None else lse,
-        q, k, v, hiding, H**-0.5 if scale is None else scale, softcap or 0.0, causal, window or _WHOLE,
+        q, k, v, hiding, H**-0.5 if scale is None else scale, softcap or 0.0, causal, min(window or _WHOLE, _WHOLE),
         min(tile or fits, fits))
 
 

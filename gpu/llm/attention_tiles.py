@@ -37,8 +37,8 @@ def tile_of(head_dim: int, value_dim: int) -> tuple[int, int]:
 
 @host
 def sums_of(value_dim: int) -> int:
-    """Return how many columns of the values a lane sums."""
-    return -(-value_dim // LANES)
+    """Return how many columns of the values a lane sums; room for one where there are none."""
+    return max(1, -(-value_dim // LANES))
 
 
 @host

@@ -19,6 +19,8 @@ __all__ = ["VARIANTS", "embedding", "embedding_into"]
 @op
 def embedding(ids: Int[Array, " T"], table: Float[Array, "V D"]) -> Float[Array, "T D"]:
     """One block a token, its threads along the row; a copy of the stored bits. The ids are checked on the host."""
+    fits = ids.ndim == 1 and table.ndim == 2
+    require(fits, "C2", f"ids are a row and the table is a matrix, got shapes {ids.shape} and {table.shape}")
     inside = ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < len(table))).all())
     require(inside, "C1", f"ids are integers in the vocabulary 0..{len(table) - 1}")
     out = device.empty((len(ids), table.shape[1]), table.dtype)

@@ -37,7 +37,7 @@ def flash_mma_into(
     (T, N, H), (S, K, _) = q.shape, k.shape
     row_tiles = 1 if T <= 64 else 2
     rows = 16 * _WARPS * row_tiles
-    behind = S if window is None else window - 1
+    behind = S if window is None else min(window - 1, S)
     ahead = 0 if causal else T
     scale = (H**-0.5 if scale is None else scale) * math.log2(math.e)
     device.launch(_kernel(str(q.dtype), H, row_tiles), (blocks_for(T, rows), N), 32 * _WARPS,

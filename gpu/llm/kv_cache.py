@@ -22,6 +22,8 @@ __all__ = ["VARIANTS", "cache_append", "cache_append_into"]
 def cache_append(cache: KVCache, k: Float[Array, "T K H"], v: Float[Array, "T K H"]) -> KVCache:
     """One block a token, its threads along the row. The cache stays on the device; one that is not there is copied."""
     T, capacity = len(k), len(cache.k)
+    there = cache.length >= 0 and len(cache.v) == capacity
+    require(there, "C3", f"a cache of {capacity} and {len(cache.v)} slots that holds {cache.length} tokens")
     require(cache.length + T <= capacity, "C1", f"{cache.length} + {T} tokens exceed the capacity of {capacity}")
     fits = k.shape[1:] == cache.k.shape[1:] and v.shape == (T, *cache.v.shape[1:])
     require(fits, "C2", f"k {k.shape} and v {v.shape} for a cache of {cache.k.shape[1:]}")

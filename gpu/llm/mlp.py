@@ -52,6 +52,7 @@ def gated_mlp(
     b_down: Float[Array, " D"] | None = None, *, activation: str = "silu",
 ) -> Float[Array, "T D"]:
     """Four launches: two linear maps, the gate in place, a linear map."""
+    require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
     _check(activation)
     gate, up = device.empty((2, len(x), len(w_up)), np.float32)
     y = device.empty((len(x), len(w_down)), x.dtype)

@@ -75,11 +75,13 @@ def logit_bias(
 ) -> Float[Array, " V"]:
     """A block of 256 threads to 2048 tokens: it copies them, waits, and adds the biases that are its own."""
     require(logits.ndim == 1, "C1", f"logits are one row, got shape {logits.shape}")
-    named(logits)
     biases = dict(bias)
     for token_id, value in biases.items():
-        require(0 <= token_id < len(logits), "C1", f"biased ids are in [0, {len(logits)}), got {token_id}")
+        whole = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
+        inside = whole and 0 <= token_id < len(logits)
+        require(inside, "C1", f"biased ids are integers in [0, {len(logits)}), got {token_id!r}")
         require(value < np.inf, "C2", f"a bias is a number below +inf, got {value} for token {token_id}")
+    named(logits)
     ids, values = np.array([*biases.keys()], np.int64), np.array([*biases.values()], np.float64)
     out = device.empty(logits.shape, logits.dtype)
     logit_bias_into(out, device.array(logits), device.array(ids), device.array(values))

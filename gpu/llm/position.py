@@ -24,6 +24,8 @@ def learned_position(
     """One block a token, its threads along the row. The positions are checked on the host."""
     inside = positions.dtype.kind in "iu" and bool(((positions >= 0) & (positions < len(table))).all())
     require(inside, "C1", f"positions are integers in the table 0..{len(table) - 1}")
+    fits = positions.ndim == 1 and table.ndim == 2 and x.shape == (len(positions), table.shape[1])
+    require(fits, "C2", f"x {x.shape} is not {positions.shape} rows of the width of the table {table.shape}")
     out = device.empty(x.shape, x.dtype)
     learned_position_into(out, device.array(x), device.array(positions, np.int32), device.array(table))
     return out
@@ -45,6 +47,8 @@ def rope(
     x: Float[Array, "T N H"], cos: Float[Array, "T J"], sin: Float[Array, "T J"], *, interleaved: bool = False
 ) -> Float[Array, "T N H"]:
     """One block a token, one warp a head; a lane turns pairs, and copies what lies behind them. A float32 table."""
+    fits = x.ndim == 3 and cos.ndim == 2 and cos.shape == sin.shape and len(cos) == len(x)
+    require(fits, "C3", f"cos {cos.shape} and sin {sin.shape} do not fit x {x.shape}")
     J = cos.shape[-1]
     require(x.shape[-1] >= 2 * J, "C1", f"{J} pairs do not fit into a head of width {x.shape[-1]}")
     narrow = [str(t.dtype) for t in (cos, sin) if t.dtype not in (np.float32, np.float64)]

@@ -125,7 +125,8 @@ def _check_blocks(blocks: Array, format: str) -> tuple[int, int]:
 
 def _words(blocks: Array) -> Array:
     """Return rows of bytes as one run of 16-bit words."""
-    return blocks.reshape(-1).view(np.uint16)
+    run = blocks.reshape(-1)
+    return (run if device.is_aligned(run, 2) else run.copy()).view(np.uint16)
 
 
 @cache

@@ -1,5 +1,6 @@
 """Random numbers by counter, a thread a counter."""
 
+import operator
 from functools import cache
 from typing import Any
 
@@ -22,6 +23,8 @@ def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counter
     """A thread a counter, whose words and key stay in registers; the two shapes are made one before the launch."""
     dtypes = (str(counter.dtype), str(key.dtype))
     require(dtypes == ("uint32", "uint32"), "C1", f"counter and key are uint32, got {dtypes[0]} and {dtypes[1]}")
+    words = counter.shape[-1:], key.shape[-1:]
+    require(words == ((4,), (2,)), "C2", f"counters are 4 words, keys 2, got shapes {counter.shape} and {key.shape}")
     shape = np.broadcast_shapes(counter.shape[:-1], key.shape[:-1])
     counters, keys = (np.broadcast_to(device.to_host(x), (*shape, x.shape[-1])) for x in (counter, key))
     out = device.empty((*shape, 4), np.uint32)
@@ -43,7 +46,8 @@ def uniform(seed: int, request: int, position: int) -> float:
     for name, value in {"seed": seed, "request": request, "position": position}.items():
         require(0 <= value < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
     units = device.empty(1, np.uint64)
-    uniform_into(units, *(device.array(np.array([value], np.uint64)) for value in (seed, request, position)))
+    numbers = map(operator.index, (seed, request, position))
+    uniform_into(units, *(device.array(np.array([number], np.uint64)) for number in numbers))
     return int(device.to_host(units)[0]) / 2**53
 
 

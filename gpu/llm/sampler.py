@@ -22,6 +22,7 @@ _NONE = -2  # in place of a token: nothing can be drawn
 def draw(probs: Float[Array, " V"], u: float) -> int:
     """One block a row: the largest; the sums of 256 chunks, in shared memory; one warp finds the chunk and walks it."""
     require(0 <= u < 1, "C1", f"u is in [0, 1), got {u}")
+    require(probs.ndim == 1, "C2", f"probabilities are one row, got shape {probs.shape}")
     rows, ids = device.array(probs)[None], device.empty(1, np.int32)
     if probs.size:
         draw_into(ids, rows, device.array(np.array([int(u * 2**53)], np.uint64)))

@@ -46,7 +46,7 @@ def paged_append(
     Numerics: one cast to the dtype of the cache.
     Constraints:
         (C1) k, v and slots hold T tokens in the heads of the cache.
-        (C2) slots are -1, or slots of the cache.
+        (C2) slots are integers: -1, or slots of the cache.
         (C3) no two tokens have the same slot.
     Source: Kwon et al., PagedAttention, 2023; slots as in vLLM's reshape_and_cache.
 
@@ -58,6 +58,7 @@ def paged_append(
     T, pools, capacity = len(slots), (k_cache.shape[2:], v_cache.shape[2:]), k_cache.shape[0] * k_cache.shape[1]
     fits = (k.shape, v.shape) == ((T, *pools[0]), (T, *pools[1])) and k_cache.shape[:2] == v_cache.shape[:2]
     require(fits, "C1", f"k {k.shape}, v {v.shape} and {T} slots for caches {k_cache.shape} and {v_cache.shape}")
+    require(slots.dtype.kind in "iu", "C2", f"slots are integers, got {slots.dtype}")
     inside = (slots >= -1) & (slots < capacity)
     require(bool(inside.all()), "C2", f"slots {slots[~inside]} in a cache of {capacity}")
     written = slots >= 0

@@ -43,6 +43,7 @@ def cache_append(cache: KVCache, k: Float[Array, "T K H"], v: Float[Array, "T K 
     Constraints:
         (C1) length + T <= capacity.
         (C2) k and v hold T tokens in the heads of the cache.
+        (C3) length is not negative, and k and v of the cache have one capacity.
     Source: Shazeer, Fast transformer decoding, 2019; the layout is the plain one of gpt-fast.
 
     >>> cache = cache_append(new_cache(8, 1, 2), np.ones((3, 1, 2)), np.ones((3, 1, 2)))
@@ -50,6 +51,8 @@ def cache_append(cache: KVCache, k: Float[Array, "T K H"], v: Float[Array, "T K 
     (3, 6.0)
     """
     T, capacity = len(k), len(cache.k)
+    there = cache.length >= 0 and len(cache.v) == capacity
+    require(there, "C3", f"a cache of {capacity} and {len(cache.v)} slots that holds {cache.length} tokens")
     require(cache.length + T <= capacity, "C1", f"{cache.length} + {T} tokens exceed the capacity of {capacity}")
     fits = k.shape[1:] == cache.k.shape[1:] and v.shape == (T, *cache.v.shape[1:])
     require(fits, "C2", f"k {k.shape} and v {v.shape} for a cache of {cache.k.shape[1:]}")

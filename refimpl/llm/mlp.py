@@ -51,12 +51,14 @@ def gated_mlp(
     Numerics: float32 or wider from end to end, one cast.
     Constraints:
         (C1) the activation is gelu_erf, gelu_quick, gelu_tanh, relu or silu.
+        (C2) w_gate and w_up have one shape.
     Source: Shazeer, GLU variants improve transformer, 2020.
 
     >>> import numpy as np
     >>> gated_mlp(np.array([[1.0, -2.0]]), np.eye(2), 3 * np.eye(2), np.eye(2), activation="relu")
     array([[3., 0.]])
     """
+    require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
     wide = widen(x)
     gate, up = linear(wide, w_gate, b_gate), linear(wide, w_up, b_up)
     hidden = _GATED[activation](gate, up) if activation in _GATED else _named(activation)(gate) * up

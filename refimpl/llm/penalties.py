@@ -65,7 +65,7 @@ def presence_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penalt
     """
     require(bool(np.isfinite(penalty)), "C2", f"the presence penalty is finite, got {penalty}")
     said = _counts(ids, logits) > 0
-    return _round(logits.astype(np.float64) - said * penalty, logits.dtype)
+    return _round(logits.astype(np.float64) - said * float(penalty), logits.dtype)
 
 
 @op
@@ -85,7 +85,7 @@ def frequency_penalty(logits: Float[Array, " V"], ids: Int[Array, " ids"], penal
     """
     require(bool(np.isfinite(penalty)), "C2", f"the frequency penalty is finite, got {penalty}")
     counts = _counts(ids, logits)
-    return _round(logits.astype(np.float64) - counts * penalty, logits.dtype)
+    return _round(logits.astype(np.float64) - counts * float(penalty), logits.dtype)
 
 
 @op
@@ -108,7 +108,9 @@ def logit_bias(
     require(logits.ndim == 1, "C1", f"logits are one row, got shape {logits.shape}")
     biased = logits.astype(np.float64)
     for token_id, value in dict(bias).items():
-        require(0 <= token_id < len(biased), "C1", f"biased ids are in [0, {len(biased)}), got {token_id}")
+        whole = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)  # as an index, True is a mask
+        inside = whole and 0 <= token_id < len(biased)
+        require(inside, "C1", f"biased ids are integers in [0, {len(biased)}), got {token_id!r}")
         require(value < np.inf, "C2", f"a bias is a number below +inf, got {value} for token {token_id}")
         biased[token_id] += value
     return _round(biased, logits.dtype)

@@ -27,6 +27,7 @@ def learned_position(
     Numerics: one sum in float32 or wider, one cast.
     Constraints:
         (C1) every position is an integer and lies in the table.
+        (C2) x has a row for each position, as wide as the table's.
     Source: Radford et al., Language models are unsupervised multitask learners (GPT-2), 2019.
 
     >>> learned_position(np.zeros((1, 2)), np.array([1]), np.array([[0.0, 1.0], [2.0, 3.0]]))
@@ -34,6 +35,8 @@ def learned_position(
     """
     inside = positions.dtype.kind in "iu" and bool(((positions >= 0) & (positions < len(table))).all())
     require(inside, "C1", f"positions are integers in the table 0..{len(table) - 1}")
+    fits = positions.ndim == 1 and table.ndim == 2 and x.shape == (len(positions), table.shape[1])
+    require(fits, "C2", f"x {x.shape} is not {positions.shape} rows of the width of the table {table.shape}")
     return (widen(x) + widen(table[positions])).astype(x.dtype, copy=False)
 
 
@@ -127,12 +130,15 @@ def rope(
     Constraints:
         (C1) 2J <= H.
         (C2) cos and sin are float32 or float64.
+        (C3) cos and sin have a row for each of the T tokens.
     Source: Su et al., 2021. Halves: GPT-NeoX, Hugging Face. Interleaved: Meta's Llama, GPT-J.
 
     >>> cos, sin = np.array([[0.0]]), np.array([[1.0]])
     >>> rope(np.array([[[1.0, 2.0, 3.0]]]), cos, sin)
     array([[[-2.,  1.,  3.]]])
     """
+    fits = x.ndim == 3 and cos.ndim == 2 and cos.shape == sin.shape and len(cos) == len(x)
+    require(fits, "C3", f"cos {cos.shape} and sin {sin.shape} do not fit x {x.shape}")
     J = cos.shape[-1]
     require(x.shape[-1] >= 2 * J, "C1", f"{J} pairs do not fit into a head of width {x.shape[-1]}")
     narrow = [t.dtype.name for t in (cos, sin) if t.dtype not in (np.float32, np.float64)]

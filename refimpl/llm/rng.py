@@ -22,6 +22,7 @@ def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counter
     Numerics: exact in integers modulo 2^32; for a fixed key a bijection of the counters.
     Constraints:
         (C1) counter and key are uint32.
+        (C2) a counter is 4 words, a key 2.
     Source: Salmon, Moraes, Dror, Shaw, Parallel random numbers: as easy as 1, 2, 3, 2011.
 
     >>> [f"{int(word):08x}" for word in philox(np.zeros(4, np.uint32), np.zeros(2, np.uint32))]
@@ -29,6 +30,8 @@ def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counter
     """
     dtypes = (counter.dtype.name, key.dtype.name)
     require(dtypes == ("uint32", "uint32"), "C1", f"counter and key are uint32, got {dtypes[0]} and {dtypes[1]}")
+    words = counter.shape[-1:], key.shape[-1:]
+    require(words == ((4,), (2,)), "C2", f"counters are 4 words, keys 2, got shapes {counter.shape} and {key.shape}")
     for _ in range(_ROUNDS):
         product = counter[..., 0::2] * np.array(_MULTIPLIERS, np.uint64)
         high, low = (product >> 32).astype(np.uint32), product.astype(np.uint32)

@@ -32,13 +32,14 @@ def draw(probs: Float[Array, " V"], u: float) -> int:
         ``uniform`` gives it: sums of integers, exact in any order (up to 2^22 tokens). What rounds to 0 is never drawn.
     Constraints:
         (C1) u is in [0, 1).
-        (C2) probabilities are finite and not negative, and one is positive.
+        (C2) probabilities are one row, finite and not negative, and one is positive.
     Source: Devroye, Non-uniform random variate generation, 1986, III.2.
 
     >>> draw(np.array([0.0, 0.25, 0.75]), 0.0), draw(np.array([0.0, 0.25, 0.75]), 0.25)
     (1, 2)
     """
     require(0 <= u < 1, "C1", f"u is in [0, 1), got {u}")
+    require(probs.ndim == 1, "C2", f"probabilities are one row, got shape {probs.shape}")
     wide = widen(probs).astype(np.float64)
     largest = wide.max(initial=0.0)
     fair = bool(0 < largest < np.inf) and bool((wide >= 0).all())

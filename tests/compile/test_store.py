@@ -38,6 +38,13 @@ def test_damaged_file_is_a_missing_one(damage: bytes) -> None:
     assert kept("key", ".ptx", lambda: b"text").read_bytes() == b"text"
 
 
+def test_what_cannot_be_read_is_a_missing_file(cache: Path) -> None:
+    folder = kept("key", ".ptx", lambda: b"text").parent
+    (folder / "folder.ptx").mkdir()
+    (folder / "dangling.ptx").symlink_to("nowhere")
+    assert kept("key", ".ptx", fail).read_bytes() == b"text"
+
+
 def test_damaged_kernel_is_compiled_again() -> None:
     first = scaled(2.0)
     cubin = first.cubin("sm_90")

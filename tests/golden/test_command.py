@@ -194,6 +194,11 @@ def test_stranger_that_answers_nonsense():
     def leaving(**arguments: Any) -> None:
         raise SystemExit(0)
 
+    class LeavingLate:
+        def __array__(self, *_: Any, **__: Any) -> None:
+            raise SystemExit(0)
+
+    assert {status for status, _ in judged("rms_norm", lambda **arguments: LeavingLate())} == {"fail"}
     ((status, reason),) = judged("rms_norm", lambda **arguments: [[1.0], [1.0, 2.0]])
     assert status == "fail" and reason.startswith("the result is no array")
     assert judged("rms_norm", leaving) == {("error", "SystemExit: 0")}

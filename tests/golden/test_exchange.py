@@ -84,3 +84,22 @@ def test_folder_that_is_no_export(text: str, tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "cases.json").write_text(text)
     assert main(["judge", str(tmp_path)]) == 2 and main(["judge", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 2
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_index_that_never_ends_or_is_too_deep(nested: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    index = tmp_path / "cases.json"
+    if nested:
+        index.write_text("[" * 100_000)
+    else:
+        index.symlink_to("/dev/zero")
+    assert main(["judge", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"golden: {tmp_path} holds no exported cases")
+
+
+def test_result_larger_than_memory_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    result = next(case for case in exported(tmp_path) if case["op"] == "relu")["results"][0]
+    with (tmp_path / result["file"]).open("wb") as file:
+        file.truncate(1 << 36)
+    assert main(["judge", str(tmp_path), "--op", "relu"]) == 1
+    assert f"has {1 << 36} bytes, expected" in capsys.readouterr().out

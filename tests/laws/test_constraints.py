@@ -4,6 +4,8 @@ Shapes that a signature states are checked under pytest before an operation sees
 so that check is off here and the operation must refuse by itself.
 """
 
+from types import SimpleNamespace
+
 import jaxtyping
 import ml_dtypes
 import numpy as np
@@ -18,11 +20,13 @@ from refimpl.efficient.paged import paged_append, paged_attention, slot_mapping
 from refimpl.llm.attention import attention
 from refimpl.llm.cuts import greedy, min_p, temperature, top_k, top_p
 from refimpl.llm.embedding import embedding
-from refimpl.llm.kv_cache import cache_append, new_cache
+from refimpl.llm.kv_cache import KVCache, cache_append, new_cache
 from refimpl.llm.mlp import gated_mlp, mlp
 from refimpl.llm.penalties import frequency_penalty, logit_bias, presence_penalty, repetition_penalty
 from refimpl.llm.position import learned_position, rope, rope_frequencies, rope_table
 from refimpl.llm.quantize import dequantize, linear_int8, quantize_int8
+from refimpl.llm.rng import philox
+from refimpl.llm.sampler import draw
 
 
 def a(*shape, dtype=np.float64):
@@ -38,7 +42,7 @@ LONG = {"scaling": "longrope", "factor": 2.0, "original_max_position_embeddings"
 ONES = {"short_factor": (1.0,), "long_factor": (1.0,)}
 CUTS = ((greedy,), (temperature, 1.0), (top_k, 1), (top_p, 0.5), (min_p, 0.5))
 PENALTIES = (repetition_penalty, presence_penalty, frequency_penalty)
-IDS, BYTES = np.array([0, 1]), np.zeros((2, 34), np.uint8)
+IDS, BYTES, KEY = np.array([0, 1]), np.zeros((2, 34), np.uint8), np.zeros(2, np.uint32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 BROKEN = [
@@ -57,6 +61,10 @@ BROKEN = [
     *((penalty, "C1", (a(*shape), IDS, 1.5), {}) for penalty in PENALTIES for shape in ((), (2, 3))),
     *((penalty, "C1", (a(3), ids, 1.5), {}) for penalty in PENALTIES for ids in (IDS[None], IDS > 0, IDS * 1.0)),
     *((logit_bias, "C1", (a(*shape), {0: 1.0}), {}) for shape in ((), (2, 3))),
+    *((logit_bias, "C1", (a(3), {token_id: 1.0}), {}) for token_id in (True, 0.5, np.float32(1), "1", None, 2**70)),
+    *((philox, "C2", (words, KEY), {}) for words in (KEY, np.zeros((2, 8), np.uint32))),
+    (philox, "C2", (np.zeros(4, np.uint32), np.zeros(4, np.uint32)), {}),
+    *((draw, "C2", (a(*shape), 0.5), {}) for shape in ((), (2, 3))),
     *((dequantize, "C2", (blocks, "q8_0"), {}) for blocks in (BYTES[0, 0], BYTES[0], BYTES[None], BYTES * 1.0)),
     *((linear_int8, "C2", (a(1, 32), blocks, "q8_0"), {}) for blocks in (BYTES[0, 0], BYTES[0], BYTES[None])),
     *((linear_int8, "C3", (a(*shape), BYTES, "q8_0"), {}) for shape in ((), (32,), (1, 1, 32))),
@@ -70,6 +78,11 @@ BROKEN = [
     (layer_norm, "C2", (a(2, 3), a(3)), {"eps": -1e-5}),
     (rms_norm, "C1", (a(2, 3), a(1)), {}),
     (rms_norm, "C2", (a(2, 3), a(3), -1e-5), {}),
+    *((embedding, "C2", ids_table, {}) for ids_table in ((IDS[None], a(2, 2)), (IDS, a(2)), (IDS, a(2, 1, 2)))),
+    *((learned_position, "C2", (a(*shape), IDS, a(2, 2)), {}) for shape in ((1, 2), (3, 2), (2, 1), (2, 2, 2))),
+    *((rope, "C3", (a(2, 1, 6), a(*cos), a(*sin)), {}) for cos, sin in (
+        ((1, 3), (1, 3)), ((3, 3), (3, 3)), ((2, 3), (2, 2)), ((2, 3), (1, 3)), ((3,), (3,)))),
+    (rope, "C3", (a(2, 6), a(2, 3), a(2, 3)), {}),
     (embedding, "C1", (np.array([0, 5]), a(5, 2)), {}),
     (embedding, "C1", (np.array([-1]), a(5, 2)), {}),
     (learned_position, "C1", (a(1, 2), np.array([5]), a(5, 2)), {}),
@@ -126,7 +139,7 @@ BROKEN = [
     (paged_append, "C1", (*CACHES, NEW[0], a(2, 2, 4), SLOTS), {}),
     (paged_append, "C1", (*CACHES, *NEW, np.array([3])), {}),
     (paged_append, "C1", (CACHES[0], a(3, 3, 2, 5), *NEW, SLOTS), {}),
-    *((paged_append, "C2", (*CACHES, *NEW, np.array([0, slot])), {}) for slot in (-2, 12)),
+    *((paged_append, "C2", (*CACHES, *NEW, np.array([0, slot])), {}) for slot in (-2, 12, 0.5)),
     (paged_append, "C3", (*CACHES, *NEW, np.array([3, 3])), {}),
     (paged_attention, "C1", (a(2, 3, 8), *CACHES, *TABLES), {}),
     (paged_attention, "C2", (a(2, 4, 7), *CACHES, *TABLES), {}),
@@ -142,6 +155,9 @@ BROKEN = [
     (cache_append, "C1", (new_cache(2, 2, 3), a(3, 2, 3), a(3, 2, 3)), {}),
     (cache_append, "C2", (new_cache(4, 2, 3), a(3, 1, 3), a(3, 1, 3)), {}),
     (cache_append, "C2", (new_cache(4, 2, 3), a(3, 2, 3), a(1, 2, 3)), {}),
+    (cache_append, "C3", (KVCache(a(4, 2, 3), a(4, 2, 3), -1), a(1, 2, 3), a(1, 2, 3)), {}),
+    (cache_append, "C3", (SimpleNamespace(k=a(4, 2, 3), v=a(2, 2, 3), length=2), a(1, 2, 3), a(1, 2, 3)), {}),
+    *((gated_mlp, "C2", (a(1, 2), a(rows, 2), a(3, 2), a(2, 3)), {}) for rows in (1, 2, 4)),
     (mlp, "C1", (a(1, 2), a(3, 2), a(2, 3)), {"activation": "gelu"}),
     (gated_mlp, "C1", (a(1, 2), a(3, 2), a(3, 2), a(2, 3)), {"activation": "swish"}),
 ]
