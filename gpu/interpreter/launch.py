@@ -68,7 +68,7 @@ def _run(program: Program, layout: Layout, order: int, budget: int, before: dict
     words[BUDGET], words[REVERSED] = budget, order % 2
     state.order[:] = state.order[::-1] if order < 2 else np.random.default_rng(order).permutation(len(state.order))
     begin_order(state.watching.watch)
-    while (status := machine.run(state, _SLICE)) == machine.PAUSED:
+    while (status := machine.run(state, min(_SLICE, words[BUDGET]))) == machine.PAUSED:
         if words[FAULT] == SNAPSHOT:
             number = int(words[FAULT_ADDRESS])
             before.setdefault(number, _bytes(layout.regions[number]).copy())

@@ -1,5 +1,6 @@
 """A launch laid out in memory: the state of the machine before its first instruction."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from refimpl.contract import host
 
 __all__ = ["Layout", "lay_out"]
 
-_MOST_THREADS, _MOST_SHARED = 1024, 232448  # of a block, on sm_90
+_MOST_BLOCKS, _MOST_ALONG = (2**31 - 1, 65535, 65535), (1024, 1024, 64)  # along the axes of a grid, of a block
+_MOST_THREADS, _MOST_SHARED, _MOST_LOCAL = 1024, 232448, 1 << 19  # of a block, of a block and of a thread, on sm_90
 _POISON = 0xFF
 
 
@@ -33,10 +35,8 @@ def lay_out(
     orders: int, races: bool,
 ) -> Layout:  # fmt: skip
     """Return the launch of a program on blocks of so many threads."""
+    _check_limits(program, grid, block, shared)
     threads = block[0] * block[1] * block[2]
-    if not 0 < threads <= _MOST_THREADS or program.shared_size + shared > _MOST_SHARED:
-        size = f"{threads} threads and {program.shared_size + shared} bytes of shared memory"
-        raise KernelError(f"{program.name}: a block has {size}; it can have {_MOST_THREADS} and {_MOST_SHARED}")
     warps = -(-threads // LANES)
     lanes = np.arange(warps * LANES).reshape(warps, LANES)
     block_memory = np.empty(program.shared_size + shared, np.uint8)
@@ -66,6 +66,20 @@ def lay_out(
             registers[:, program.specials[name]] = value
     words[CTAID : CTAID + 3] = [program.specials.get(f"%ctaid.{axis}", SINK) for axis in "xyz"]
     return Layout(state, regions, [memory, variables, parameters])
+
+
+def _check_limits(program: Program, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
+    """Refuse what a GPU would not launch; a grid without blocks runs nothing."""
+    for name, sizes, least, limits in (("grid", grid, 0, _MOST_BLOCKS), ("block", block, 1, _MOST_ALONG)):
+        if len(sizes) != 3 or not all(least <= size <= most for size, most in zip(sizes, limits, strict=True)):
+            raise KernelError(f"{program.name}: a {name} of {tuple(sizes)}; along its axes it has at most {limits}")
+    threads, shared_size = math.prod(block), program.shared_size + shared
+    if threads > _MOST_THREADS or shared < 0 or shared_size > _MOST_SHARED:
+        size = f"{threads} threads and {shared_size} bytes of shared memory"
+        raise KernelError(f"{program.name}: a block has {size}; it can have {_MOST_THREADS} and {_MOST_SHARED}")
+    if program.local_size > _MOST_LOCAL:
+        size = f"{program.local_size} bytes of its own"
+        raise KernelError(f"{program.name}: a thread has {size}; it can have {_MOST_LOCAL}")
 
 
 def _initial(variable: Any) -> Any:
