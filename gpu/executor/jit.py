@@ -151,14 +151,15 @@ def _interrupts_kept() -> Iterator[None]:
 
 
 @host
-def compile_now(function: Any) -> None:
-    """Have a ``jit`` function of integers ready: loaded from the store, or compiled in the calling thread.
+def compile_now(function: Any, arguments: tuple[Any, ...] | None = None) -> None:
+    """Have a ``jit`` function ready, of integers if not told otherwise: loaded from the store, or compiled here.
 
     In the main thread a Ctrl-C ends the compiler; a thread of a team would go on, and the others wait for it.
     """
-    if not function.overloads:
+    arguments = arguments or (types.int64,) * function.py_func.__code__.co_argcount
+    if arguments not in function.overloads:
         with _interrupts_kept():
-            function.compile((types.int64,) * function.py_func.__code__.co_argcount)
+            function.compile(arguments)
 
 
 @host

@@ -7,6 +7,7 @@ from gpu.interpreter.collective import WARP_BARRIER
 from gpu.interpreter.faults import ABSENT, NOT_A_MEMBER
 from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.lanes import ALL, LANES
+from gpu.interpreter.pattern import first_lane
 from gpu.interpreter.state import FAULT, FAULT_LANE, FAULT_PLACE, LIVE, SYNCING
 from gpu.interpreter.units import run_collective, sync_warp
 
@@ -54,14 +55,14 @@ def meet(table, rows, regs, warp, words, watch, w):
             place = warp[lane]
             line = table[place]
             members = np.int64(regs[line[MEMBERS], lane]) & ALL
-            if not (members >> lane) & 1:
-                fail(words, NOT_A_MEMBER, place, lane)
-                return False
             group = 0
             for other in range(LANES):
                 same = (waiting >> other) & 1 and warp[other] == place
                 if same and np.int64(regs[line[MEMBERS], other]) & ALL == members:
                     group |= 1 << other
+            if group & ~members:
+                fail(words, NOT_A_MEMBER, place, first_lane(group & ~members))
+                return False
             if members & warp[LIVE] & ~group == 0:
                 asker = run_collective(regs, rows[place], np.uint32(group), line[CODE])
                 if asker >= 0:

@@ -14,7 +14,7 @@ import numba
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gpu.executor.jit import jit_beside
+from gpu.executor.jit import compile_now, jit_beside
 from refimpl.contract import host
 
 __all__ = ["allocating", "inlined", "jit", "load", "spliced", "unit"]
@@ -44,7 +44,7 @@ def unit(function: Any, *arguments: Any) -> Any:
     symbol = f"{function.py_func.__module__}.{function.py_func.__name__}"
 
     def bring() -> None:
-        function.compile(arguments)
+        compile_now(function, arguments)
         compiled = function.overloads[arguments]
         llvm.add_symbol(symbol, compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 

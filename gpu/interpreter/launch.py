@@ -4,8 +4,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+import numba
 import numpy as np
 
+from gpu.executor.jit import compile_now
 from gpu.interpreter import machine
 from gpu.interpreter.clocks import begin_order
 from gpu.interpreter.counters import Counters
@@ -46,8 +48,8 @@ def launch(
         for number, content in before.items():
             _bytes(layout.regions[number])[:] = content
         _run(program, layout, order, budget, before)
-        for number, content in first.items():
-            _compare(program, layout.regions[number], content)
+        for number, content in before.items():
+            _compare(program, layout.regions[number], first.get(number, content))
     return counters
 
 
@@ -68,6 +70,8 @@ def _run(program: Program, layout: Layout, order: int, budget: int, before: dict
     words[BUDGET], words[REVERSED] = budget, order % 2
     state.order[:] = state.order[::-1] if order < 2 else np.random.default_rng(order).permutation(len(state.order))
     begin_order(state.watching.watch)
+    if not machine.run.overloads:
+        compile_now(machine.run, (numba.typeof(state), numba.types.int64))
     while (status := machine.run(state, min(_SLICE, words[BUDGET]))) == machine.PAUSED:
         if words[FAULT] == SNAPSHOT:
             number = int(words[FAULT_ADDRESS])

@@ -10,7 +10,7 @@ from gpu.interpreter.async_copy import make_queue
 from gpu.interpreter.decode import Program
 from gpu.interpreter.errors import KernelError
 from gpu.interpreter.lanes import LANES, SINK
-from gpu.interpreter.regions import REGION_BITS, Memory, Region
+from gpu.interpreter.regions import MIDDLE, REGION_BITS, Memory, Region
 from gpu.interpreter.state import CTAID, NUM_WORDS, WARP_WORDS, State
 from gpu.interpreter.watching import make_watching
 from refimpl.contract import host
@@ -99,7 +99,7 @@ def _regions(
     ]  # fmt: skip
     addresses = {}
     for name, content in variables.items():
-        addresses[name] = len(regions) << REGION_BITS
+        addresses[name] = (len(regions) << REGION_BITS) + MIDDLE
         is_writable = program.variables[name].space != "const"
         regions.append(Region(name, addresses[name], content.size, content.ctypes.data, is_writable))
     return regions, addresses

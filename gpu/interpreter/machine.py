@@ -27,6 +27,7 @@ from gpu.interpreter.lanes import ALL, LANES
 from gpu.interpreter.memory import touch
 from gpu.interpreter.pattern import first_lane
 from gpu.interpreter.state import (
+    ARRIVED,
     BLOCK,
     BUDGET,
     CTAID,
@@ -52,7 +53,7 @@ def run(state, slice_):
     """Run blocks until all are done, something is wrong, or so many instructions are."""
     words = state.words
     total = state.grid[0] * state.grid[1] * state.grid[2]
-    end = words[BUDGET] - slice_
+    end = max(words[BUDGET] - slice_, 0)
     while words[BLOCK] < total:
         if not words[STARTED]:
             _begin_block(state, total - 1 - words[BLOCK] if words[REVERSED] else words[BLOCK])
@@ -71,6 +72,7 @@ def _begin_block(state, index):
     grid, words = state.grid, state.words
     state.shared[:] = 0xFF
     state.local[:] = 0xFF
+    words[ARRIVED:] = 0
     async_copy.reset(state.queue)
     begin_block(state.watching.watch, words[BLOCK])
     place = (index % grid[0], index // grid[0] % grid[1], index // grid[0] // grid[1])

@@ -1,7 +1,8 @@
 """The address space of a kernel: every array and variable is a region, and an address says which one it belongs to.
 
 A region has 64 GiB of addresses, of which those of its bytes are valid; so an address that runs out of one array is
-never one of another. The first regions are windows on the memory of a block, a thread, and the parameters.
+never one of another; they lie in the middle, so that one before an array's start is known as such. The first regions
+are windows on the memory of a block, a thread, and the parameters.
 """
 
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ import numpy as np
 
 from gpu.interpreter.errors import KernelError
 
-__all__ = ["END", "FIRST", "OFFSET", "REGION_BITS", "START", "WINDOWS", "WRITABLE", "Memory", "Region"]
+__all__ = ["END", "FIRST", "MIDDLE", "OFFSET", "REGION_BITS", "START", "WINDOWS", "WRITABLE", "Memory", "Region"]
 
 REGION_BITS = 36
+MIDDLE = 1 << (REGION_BITS - 1)
 WINDOWS = {"shared": 1, "local": 2, "param": 3}
 FIRST = 4
 START, END, OFFSET, WRITABLE = range(4)  # the columns of the machine's table; a place in memory is address + OFFSET
@@ -44,7 +46,7 @@ class Memory:
         names = [*names, *(f"array {i}" for i in range(len(names), len(self.arrays)))]
         self.regions: list[Region] = []
         for first, last, members in _merged({i: _span(array) for i, array in enumerate(self.arrays) if array.size}):
-            base = (FIRST + len(self.regions)) << REGION_BITS
+            base = (FIRST + len(self.regions) << REGION_BITS) + MIDDLE
             origin = _origin(self.arrays[members[0]])
             name = ", ".join(dict.fromkeys(names[i] for i in members))
             writable = any(self.arrays[i].flags.writeable for i in members)
