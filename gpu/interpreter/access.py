@@ -66,6 +66,7 @@ def code_of(opcode: str, width: int) -> int | None:
     size = int(kind[1:]) // 8
     count = {"v2": 2, "v4": 4}.get(words[-1] if words else "", 1)
     strength = next((_STRENGTHS.index(word) for word in words if word in _STRENGTHS), 0)
+    strength = 1 if "cta" in words else strength  # orders nothing between blocks
     extend = width if kind[0] == "s" and name == "ld" and width > 8 * size else 0
     what = STORE if name == "st" else LOAD
     return what | space_of(words) << 2 | size << 5 | count << 10 | strength << 14 | extend << 17
@@ -84,8 +85,8 @@ def locate(base, mask, offset, space, size, align, writes, regions, thread, addr
             address = np.int64(base[lane]) + offset + window
             active = -np.int64((mask >> lane) & 1)
             wrong |= active & ((address - start) | (end - address) | -(address & (align - 1)))
-            addresses[lane] = address
-            places[lane] = address + move
+            addresses[lane] ^= active & (addresses[lane] ^ address)
+            places[lane] ^= active & (places[lane] ^ (address + move))
         if wrong >= 0:
             return 0
     return _locate_each(base, mask, offset, space, size, align, writes, regions, thread, addresses, places)

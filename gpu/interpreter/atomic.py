@@ -48,6 +48,7 @@ def code_of(opcode: str, width: int) -> int | None:
     *words, operation, kind = opcode.split(".")
     space = space_of(words)
     order = next((_ORDERS.index(word) + 1 for word in words if word in _ORDERS), 0)
+    order = min(order, 1) if "cta" in words else order  # orders nothing between blocks
     number = {"s": _SIGNED, "f": _FLOAT}.get(kind[0], _UNSIGNED)
     return ATOMIC | space << 2 | int(kind[1:]) // 8 << 5 | order << 14 | _NAMES.index(operation) << 17 | number << 21
 

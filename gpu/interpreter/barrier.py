@@ -3,6 +3,7 @@
 import numpy as np
 
 from gpu.interpreter.codes import CODE
+from gpu.interpreter.control import AND, ARRIVE, COUNT
 from gpu.interpreter.faults import DIVERGED_BARRIER
 from gpu.interpreter.groups import fail, park
 from gpu.interpreter.jit import jit, spliced
@@ -12,7 +13,6 @@ from gpu.interpreter.state import ARRIVED, FAULT_WARP, LIVE, OPENED, WAITING
 
 __all__ = ["arrive", "open_barrier"]
 
-_WAIT, _ARRIVE, _COUNT, _AND, _OR = range(5)
 _NUMBER, _THREADS, _PREDICATE = 1, 2, 3  # operands
 
 
@@ -66,8 +66,8 @@ def _release(table, rows, registers, warps, words, number, result, everyone):
                 fail(words, DIVERGED_BARRIER, place, lane)
                 words[FAULT_WARP] = w
                 return 0
-        if code >> 8 > _ARRIVE:
-            value = result if code >> 8 == _COUNT else np.int64(everyone if code >> 8 == _AND else result > 0)
+        if code >> 8 > ARRIVE:
+            value = result if code >> 8 == COUNT else np.int64(everyone if code >> 8 == AND else result > 0)
             for lane in range(LANES):
                 if (group >> lane) & 1:
                     regs[rows[place, 0], lane] = np.uint64(value)

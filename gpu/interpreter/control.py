@@ -6,10 +6,12 @@ from gpu.interpreter.grammar import expand
 from refimpl.contract import host
 
 __all__ = [
-    "ACTIVE", "BARRIER", "BRANCH", "CLOCK", "EXIT", "FENCE", "NOTHING", "SWITCH", "TRAP", "catalogue", "code_of",
+    "ACTIVE", "AND", "ARRIVE", "BARRIER", "BRANCH", "COUNT", "EXIT", "FENCE", "NOTHING", "OR", "SWITCH", "TRAP", "WAIT",
+    "catalogue", "code_of",
 ]  # fmt: skip
 
-BRANCH, SWITCH, EXIT, TRAP, BARRIER, FENCE, ACTIVE, CLOCK, NOTHING = range(9)
+BRANCH, SWITCH, EXIT, TRAP, BARRIER, FENCE, ACTIVE, NOTHING = range(8)
+WAIT, ARRIVE, COUNT, AND, OR = range(5)  # what happens at a barrier
 _PLAIN = {
     "bra": BRANCH, "bra.uni": BRANCH, "brx.idx": SWITCH, "brx.idx.uni": SWITCH, "ret": EXIT, "ret.uni": EXIT,
     "exit": EXIT, "trap": TRAP, "brkpt": TRAP, "activemask.b32": ACTIVE, "nanosleep.u32": NOTHING,
@@ -23,9 +25,7 @@ _LISTS = {
     "WAY": ("sync", "arrive"), "JOIN": ("and", "or"), "ORDER": ("sc", "acq_rel", "acquire", "release"),
     "SCOPE": ("cta", "cluster", "gpu", "sys"), "SPACE": ("global", "local"), "LEVEL": ("L1", "L2"),
 }  # fmt: skip
-_MEANINGS = {  # what happens at a barrier
-    "sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4,
-}  # fmt: skip
+_MEANINGS = {"sync": WAIT, "arrive": ARRIVE, "popc": COUNT, "and": AND, "or": OR}
 
 
 @functools.cache

@@ -1,7 +1,11 @@
 """What a launch did, counted: instructions by kind, and what shared and global memory moved against the least."""
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from refimpl.contract import host
 
@@ -49,6 +53,12 @@ def kind(opcode: str) -> str:
     return _BY_WORD.get(words[0], "other")
 
 
+@functools.lru_cache(maxsize=256)
+def _places(opcodes: tuple[str, ...]) -> np.ndarray:
+    """Return the place in KINDS of each opcode, behind all for what is none."""
+    return np.array([KINDS.index(kind(opcode)) if opcode else len(KINDS) for opcode in opcodes])
+
+
 Moved = dict[str, tuple[int, int]]
 
 
@@ -80,16 +90,14 @@ class Counters:
 
     @classmethod
     def collect(
-        cls, opcodes: list[str], executed: Any, tally: Any, sectors: Any, names: list[str],
+        cls, opcodes: Sequence[str], executed: Any, tally: Any, sectors: Any, names: list[str],
         barriers: int, divergence: int, warps: int,
     ) -> "Counters":  # fmt: skip
-        """Make the counts of a launch from those of its machine: ``executed`` by place in the program."""
-        counts = dict.fromkeys(KINDS, 0)
-        for opcode, count in zip(opcodes, executed, strict=True):
-            counts[kind(opcode)] += int(count)
+        """Make the counts of a launch from those of its machine: ``executed`` by place, where "" is no instruction."""
+        counts = np.bincount(_places(tuple(opcodes)), executed, len(KINDS)).astype(int).tolist()
         rows = [[int(number) for number in row] for row in sectors]
         return cls(
-            instructions={name: count for name, count in counts.items() if count},
+            instructions={name: count for name, count in zip(KINDS, counts, strict=False) if count},
             shared={"loads": (int(tally[0]), int(tally[1])), "stores": (int(tally[2]), int(tally[3]))},
             loads={name: (row[0], row[1]) for name, row in zip(names, rows, strict=True) if row[0]},
             stores={name: (row[2], row[3]) for name, row in zip(names, rows, strict=True) if row[2]},

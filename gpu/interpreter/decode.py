@@ -16,17 +16,19 @@ from gpu.interpreter.codes import (
     CONTROL,
     GUARD,
     LOGIC,
+    MATRIX,
     MEMBERS,
+    MMA,
     MOST_ROWS,
     OFFSET,
     SOURCE_OFFSET,
     TARGET,
-)  # fmt: skip
+)
 from gpu.interpreter.control import BRANCH, SWITCH
 from gpu.interpreter.declarations import SIZES
 from gpu.interpreter.errors import KernelError
 from gpu.interpreter.families import FAMILIES
-from gpu.interpreter.lanes import FIRST_FREE, SINK, TRUE, ZERO
+from gpu.interpreter.lanes import ALL, FIRST_FREE, SINK, TRUE, ZERO
 from gpu.interpreter.operands import addresses, arranged, kind_of, symbols, word_of
 from gpu.interpreter.ptx import parse
 from gpu.interpreter.syntax import (
@@ -41,7 +43,7 @@ from gpu.interpreter.syntax import (
     Symbol,
     Variable,
     Vector,
-)  # fmt: skip
+)
 from refimpl.contract import host
 
 __all__ = ["Program", "decode"]
@@ -70,7 +72,6 @@ class Program:
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)  # row -> variable and offset
     variables: dict[str, Variable] = field(default_factory=dict)  # those of global and constant memory that it uses
     shared_size: int = 0
-    dynamic_start: int = 0
     local_size: int = 0
 
 
@@ -146,7 +147,9 @@ class _Decoder:
             line[column] = address.offset
         if instruction.guard is not None:
             line[GUARD] = self.register(instruction, instruction.guard)
-        if family == COLLECTIVE:
+        if family in (MATRIX, MMA):
+            line[MEMBERS] = self.literal(ALL, "b32")
+        elif family == COLLECTIVE:
             line[MEMBERS] = rows[-1] if rows else ZERO
         self.emit(instruction.opcode, instruction.line, line, rows)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpu.interpreter.codes import CODE, MEMBERS
+from gpu.interpreter.codes import CODE, COLLECTIVE, FAMILY, MEMBERS
 from gpu.interpreter.collective import WARP_BARRIER
 from gpu.interpreter.faults import ABSENT, NOT_A_MEMBER
 from gpu.interpreter.jit import jit, spliced
@@ -64,13 +64,14 @@ def meet(table, rows, regs, warp, words, watch, w):
                 fail(words, NOT_A_MEMBER, place, first_lane(group & ~members))
                 return False
             if members & warp[LIVE] & ~group == 0:
+                warp[SYNCING] = waiting & ~group
+                if line[FAMILY] != COLLECTIVE:  # one for the whole warp, which now comes to it together
+                    return True
                 asker = run_collective(regs, rows[place], np.uint32(group), line[CODE])
                 if asker >= 0:
                     fail(words, ABSENT, place, asker)
-                    return False
                 if line[CODE] == WARP_BARRIER:
                     sync_warp(watch, w, np.uint32(members))
-                warp[SYNCING] = waiting & ~group
                 park(warp, group, place + 1)
                 return True
     return False

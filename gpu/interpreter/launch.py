@@ -24,7 +24,7 @@ from refimpl.contract import host
 __all__ = ["launch"]
 
 _SLICE = 2_000_000  # instructions between two looks at the keyboard
-_BUDGET = 20_000_000_000
+_BUDGET = 4_000_000_000  # instructions of an order: some minutes
 
 
 @host
@@ -85,11 +85,9 @@ def _run(program: Program, layout: Layout, order: int, budget: int, before: dict
 
 def _counters(program: Program, layout: Layout) -> Counters:
     state, names = layout.state, [region.name for region in layout.regions]
-    own = [bool(opcode) for opcode in program.opcodes]  # not what the decoder put in
-    opcodes = [opcode for opcode in program.opcodes if opcode]
     watching, words = state.watching, state.words
     return Counters.collect(
-        opcodes, state.executed[own], watching.tally, watching.sectors, names, words[OPENED], words[DIVERGED],
+        program.opcodes, state.executed, watching.tally, watching.sectors, names, words[OPENED], words[DIVERGED],
         len(state.warps) * int(state.grid.prod()),
     )
 

@@ -15,12 +15,13 @@ from gpu.interpreter.codes import (
     COPY,
     FAMILY,
     GUARD,
+    MATRIX,
     MMA,
     NEGATED,
 )
 from gpu.interpreter.compute import compute
 from gpu.interpreter.control import FENCE
-from gpu.interpreter.faults import DEADLOCK, IN_FLIGHT, PARTIAL_WARP, SNAPSHOT
+from gpu.interpreter.faults import DEADLOCK, IN_FLIGHT, SNAPSHOT
 from gpu.interpreter.groups import fail, meet, next_group, park
 from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.lanes import ALL, LANES
@@ -38,8 +39,8 @@ from gpu.interpreter.state import (
     STARTED,
     SYNCING,
     WAITING,
-)  # fmt: skip
-from gpu.interpreter.steering import guarded, join, steer
+)
+from gpu.interpreter.steering import gather_warp, guarded, join, steer
 from gpu.interpreter.units import begin_block, fence, in_flight, sync_block
 
 __all__ = ["DONE", "FAILED", "PAUSED", "run"]
@@ -164,16 +165,19 @@ def _run_warp(state, w):
             elif line[FAMILY] == COLLECTIVE:
                 watch = state.watching.watch
                 place, active = join(watch, w, line, rows, regs, warp, words, place, active, mask, limit)
-            else:
-                if line[FAMILY] > COPY:
-                    if line[FAMILY] == MMA and mask != ALL:
-                        fail(words, PARTIAL_WARP, place, 0)
-                        break
-                    compute(line[FAMILY], regs, rows, np.uint32(mask), line[CODE])
-                elif mask and not touch(state, place, w, mask):
-                    state.executed[place] -= 1
-                    break
+            elif mask == 0:
                 place += 1
+            elif mask != ALL and (line[FAMILY] == MMA or line[FAMILY] == MATRIX):
+                state.executed[place] -= 1
+                place, active = gather_warp(warp, words, place, active, mask)
+            elif line[FAMILY] > COPY:
+                compute(line[FAMILY], regs, rows, np.uint32(mask), line[CODE])
+                place += 1
+            elif touch(state, place, w, mask):
+                place += 1
+            else:
+                state.executed[place] -= 1
+                break
             if place >= limit or active == 0:
                 break
         park(warp, active, place)

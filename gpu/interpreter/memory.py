@@ -5,7 +5,7 @@ import numpy as np
 from gpu.interpreter import copies
 from gpu.interpreter.access import GLOBAL, LOAD, LOCAL, PARAM, SHARED
 from gpu.interpreter.codes import ACCESS, ATOMIC, CODE, FAMILY, MATRIX, OFFSET, SOURCE_OFFSET
-from gpu.interpreter.faults import DIFFERENT_VALUES, NO_FAULT, PARTIAL_WARP, QUEUE_FULL, RACE, SNAPSHOT
+from gpu.interpreter.faults import DIFFERENT_VALUES, NO_FAULT, QUEUE_FULL, RACE, SNAPSHOT
 from gpu.interpreter.groups import fail
 from gpu.interpreter.jit import inlined, jit, spliced
 from gpu.interpreter.lanes import ALL, LANES
@@ -28,7 +28,7 @@ def touch(state, place, w, mask):
     family = state.table[place, FAMILY]
     if family in (ACCESS, ATOMIC):
         return _access(state, place, w, mask)
-    return _matrix(state, place, w, mask) if family == MATRIX else _copy(state, place, w, mask)
+    return _matrix(state, place, w) if family == MATRIX else _copy(state, place, w, mask)
 
 
 @spliced
@@ -94,14 +94,11 @@ def _access(state, place, w, mask):
 
 
 @jit
-def _matrix(state, place, w, mask):
-    """Run ldmatrix or stmatrix."""
+def _matrix(state, place, w):
+    """Run ldmatrix or stmatrix: the whole warp is here."""
     line, rows, regs = state.table[place], state.rows[place], state.registers[w]
     code = line[CODE]
     count, stores = count_of(code), code & STORE
-    if mask != ALL:
-        fail(state.words, PARTIAL_WARP, place, 0)
-        return False
     givers = ALL >> (LANES - 8 * count)
     row = rows[0] if stores else rows[count]
     if not _located(state, place, w, givers, row, line[OFFSET], SHARED, _ROW, _ROW, stores != 0):

@@ -14,7 +14,7 @@ from gpu.interpreter.syntax import (
     Symbol,
     Variable,
     Vector,
-)  # fmt: skip
+)
 from refimpl.contract import host
 
 __all__ = ["parse"]

@@ -39,8 +39,8 @@ def describe(program: Program, layout: Layout) -> str:
         )
     else:
         what = _PLAIN.get(fault) or _about_address(layout, fault)
-    block = _block(layout, int(words[BLOCK]))
-    return f"{program.name}, {_line(program, place)}, block {block}, thread {thread}: {what}"
+    where = program.name if fault == faults.IN_FLIGHT else f"{program.name}, {_line(program, place)}"
+    return f"{where}, block {_block(layout, int(words[BLOCK]))}, thread {thread}: {what}"
 
 
 def _line(program: Program, place: int) -> str:

@@ -5,8 +5,8 @@ import numpy as np
 from gpu.interpreter.barrier import arrive
 from gpu.interpreter.codes import CODE, MEMBERS, OFFSET, SOURCE_OFFSET, TARGET
 from gpu.interpreter.collective import WARP_BARRIER
-from gpu.interpreter.control import ACTIVE, BARRIER, BRANCH, EXIT, SWITCH, TRAP
-from gpu.interpreter.faults import ABSENT, BAD_INDEX, TRAPPED
+from gpu.interpreter.control import ACTIVE, ARRIVE, BARRIER, BRANCH, EXIT, SWITCH, TRAP
+from gpu.interpreter.faults import ABSENT, BAD_INDEX, PARTIAL_WARP, TRAPPED
 from gpu.interpreter.groups import FAR, fail, park
 from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.lanes import ALL, LANES
@@ -14,7 +14,7 @@ from gpu.interpreter.pattern import first_lane
 from gpu.interpreter.state import DIVERGED, LIVE, SYNCING, WAITING
 from gpu.interpreter.units import run_collective, sync_warp
 
-__all__ = ["guarded", "join", "steer"]
+__all__ = ["gather_warp", "guarded", "join", "steer"]
 
 
 @spliced
@@ -53,7 +53,7 @@ def steer(jumps, line, rows, regs, warp, words, place, active, mask):
                     return place, 0
                 warp[lane] = jumps[line[OFFSET] + choice]
         return place, 0
-    if what == BARRIER and line[CODE] >> 8 != 1:
+    if what == BARRIER and line[CODE] >> 8 != ARRIVE:
         park(warp, mask, place)
         warp[WAITING] |= mask
         return place + 1, rest
@@ -64,7 +64,8 @@ def steer(jumps, line, rows, regs, warp, words, place, active, mask):
             if (mask >> lane) & 1:
                 regs[rows[0], lane] = np.uint64(active)
     elif what == TRAP and mask:
-        fail(words, TRAPPED, place, 0)
+        fail(words, TRAPPED, place, first_lane(mask))
+        return place, 0
     return place + 1, active
 
 
@@ -84,6 +85,17 @@ def join(watch, w, line, rows, regs, warp, words, place, active, mask, limit):
                 fail(words, ABSENT, place, asker)
                 return place, 0
             return place + 1, active
+    park(warp, mask, place)
+    warp[SYNCING] |= mask
+    return place + 1, active & ~mask
+
+
+@jit
+def gather_warp(warp, words, place, active, mask):
+    """Have lanes wait at an instruction of the whole warp for the others; where there are no others it is a fault."""
+    if mask == warp[LIVE]:
+        fail(words, PARTIAL_WARP, place, first_lane(mask))
+        return place, 0
     park(warp, mask, place)
     warp[SYNCING] |= mask
     return place + 1, active & ~mask

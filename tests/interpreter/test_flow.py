@@ -135,3 +135,28 @@ def test_a_lane_waits_for_what_another_warp_stores():
     SET: st.volatile.global.u32 [%into], 5;"""
     launch(HEAD + text + "\nret;\n}", out, threads=64)
     assert out[32:].tolist() == [5] * 32
+
+
+MATRIX = """.reg .b32 %a<4>, %c<4>; .reg .f32 %f<4>; mov.u32 %a0, 0x3F803F80; mov.u32 %a1, %a0; mov.u32 %a2, %a0;
+    mov.u32 %a3, %a0; mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0; {}
+    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {{%f0, %f1, %f2, %f3}}, {{%a0, %a1, %a2, %a3}}, {{%a0, %a1}},
+    {{%f0, %f1, %f2, %f3}}; st.global.f32 [%into], %f0; ret; {}"""
+
+
+def test_the_whole_warp_comes_to_a_matrix_product():
+    """Half of the warp takes a way that lies behind: the others wait for it."""
+    away = "setp.lt.u32 %p, %me, 16; @%p bra AWAY; BACK:", "AWAY: mov.u32 %a0, 0x40004000; bra BACK;"
+    out = np.zeros(32, np.float32)
+    launch(HEAD + MATRIX.format(*away) + "\n}", out)
+    row, column = np.arange(32) >> 2, np.arange(32) % 4 * 2
+    assert out.tolist() == (8 * np.where(row < 4, 2, 1) * np.where(column < 4, 2, 1) + 8).tolist()
+
+
+def test_a_part_of_a_warp_comes_to_a_matrix_product():
+    for away in ("setp.lt.u32 %p, %me, 16; @%p exit;", "setp.lt.u32 %p, %me, 16; @%p bra AWAY;"):
+        with pytest.raises(KernelError, match=r"mma.*thread (16|0): not all 32 lanes of the warp take part"):
+            launch(HEAD + MATRIX.format(away, "AWAY:") + "\n}", np.zeros(32, np.float32))
+    nobody = MATRIX.replace("mma.sync", "setp.gt.u32 %p, %me, 99; @%p mma.sync")
+    out = np.zeros(32, np.float32)
+    launch(HEAD + nobody.format("", "") + "\n}", out)
+    assert out.tolist() == [0.0] * 32

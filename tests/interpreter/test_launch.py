@@ -181,8 +181,11 @@ def test_ctrl_c_ends_a_long_launch():
 
 @pytest.mark.parametrize(
     ("block", "shared", "said"),
-    [(1025, 0, r"a block of \(1025"), ((32, 33, 1), 0, "1056 threads"), (0, 0, r"a block of \(0"), (32, 240_000, "240000 bytes")],
-)
+    [
+        (1025, 0, r"a block of \(1025"), ((32, 33, 1), 0, "1056 threads"), (0, 0, r"a block of \(0"),
+        (32, 240_000, "240000 bytes"),
+    ],
+)  # fmt: skip
 def test_blocks_that_no_gpu_has(block, shared, said):
     with pytest.raises(KernelError, match=said):
         on(np.zeros(1, np.uint32), "mov.u32 %r0, 1;", block=block, shared=shared)
