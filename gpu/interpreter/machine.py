@@ -155,9 +155,7 @@ def _run_warp(state, w):
             left -= 1
             state.executed[place] += 1
             line, rows = state.table[place], state.rows[place]
-            mask = active
-            if line[GUARD] >= 0:
-                mask = guarded(regs[line[GUARD]], active, line[NEGATED])
+            mask = active if line[GUARD] < 0 else guarded(regs[line[GUARD]], active, line[NEGATED])
             if line[FAMILY] == CONTROL:
                 if line[CODE] == FENCE:
                     fence(state.watching.watch, w, np.uint32(mask))
