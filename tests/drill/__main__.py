@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from tests.drill.faults import OTHERS, Fault
 from tests.drill.numbers import NUMBERS
@@ -60,30 +61,41 @@ def plant(folder: Path, fault: Fault) -> str:
     return ""
 
 
-def drill(fault: Fault, clean: Path) -> str:
-    """Return how a fault went: caught, or what is wrong with it."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "copy"
-        shutil.copytree(clean, folder)
+def drill(fault: Fault, clean: Path, copies: "SimpleQueue[Path]") -> str:
+    """Return how a fault went: caught, or what is wrong with it.
+
+    A copy is used again, with the file as it was: machine code is kept by the path of its source.
+    """
+    folder = copies.get()
+    try:
         if problem := plant(folder, fault):
             return problem
         code, _ = run_check(folder, fault.checks)
-    return "caught" if code == FAILED else f"NOT CAUGHT (exit code {code})"
+        return "caught" if code == FAILED else f"NOT CAUGHT (exit code {code})"
+    finally:
+        shutil.copy2(clean / fault.file, folder / fault.file)
+        copies.put(folder)
 
 
 def main() -> int:
     """Plant the faults, or those whose names hold an argument, and print how each went as it is known."""
     wanted = [fault for fault in FAULTS if not sys.argv[1:] or any(word in fault.name for word in sys.argv[1:])]
     with tempfile.TemporaryDirectory() as name:
-        clean = copy_sources(Path(name))
+        clean, workers = copy_sources(Path(name) / "clean"), os.cpu_count() or 1
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for number in range(workers):
+            copies.put(Path(shutil.copytree(clean, Path(name) / f"copy {number}")))
         checks = sorted({check for fault in wanted for check in fault.checks})
-        code, lines = run_check(clean, checks)
+        first = copies.get()
+        code, lines = run_check(first, checks)
+        copies.put(first)
         if code:
             print(f"{lines}\nthe checks do not pass before any fault is planted (exit code {code})")
             return 1
         caught = 0
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            for fault, result in zip(wanted, pool.map(lambda fault: drill(fault, clean), wanted), strict=True):
+        with ThreadPoolExecutor(workers) as pool:
+            went = pool.map(lambda fault: drill(fault, clean, copies), wanted)
+            for fault, result in zip(wanted, went, strict=True):
                 print(f"{result:10}  {fault.name:24}  {fault.what}", flush=True)
                 caught += result == "caught"
     print(f"caught {caught} of {len(wanted)}")
