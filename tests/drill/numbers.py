@@ -1,5 +1,6 @@
 """Faults of kernels in what is computed and in where it lies: a comparison sees each, or a count."""
 
+from tests.drill.faults import Fault
 from tests.drill.order import ATTENTION, BLOCKS, FLASH, GEMV, LINEAR, MMA, NORMS, PAGED, QUANTISED, kernel_fault
 
 __all__ = ["NUMBERS"]
@@ -69,13 +70,13 @@ ARITHMETIC = (
         "narrow(b * cos[i] - a * sin[i])",
         "test_llm.py::test_rope",
     ),
-    kernel_fault(
+    Fault(
         "rounding to zero",
         "16-bit numbers are cut off",
-        "number.py",
+        "gpu/number.py",
         'f"cvt.rn.{short}.f32',
         'f"cvt.rz.{short}.f32',
-        "test_llm.py::test_mlp",
+        ("tests/compile/test_number.py",),
     ),
     kernel_fault(
         "float64 leak",
