@@ -71,7 +71,7 @@ def _compiled(function: Callable[..., Any], folder: Path, **options: Any) -> Any
     with _LOCK:
         saved, config.CACHE_DIR = config.CACHE_DIR, str(folder)
         try:
-            dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=False, **options)(function)
+            dispatcher = numba.njit(**{"nogil": True, "error_model": "numpy", "fastmath": False} | options)(function)
             dispatcher._cache = _Store(function)  # as cache=True does with the class that _Store extends
             return dispatcher
         finally:

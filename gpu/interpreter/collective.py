@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpu.interpreter.jit import jit
+from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.lanes import LANES, OUT, SCRATCH, settle, signed
 from refimpl.contract import host
 
@@ -53,7 +53,7 @@ def execute(regs, rows, mask, code):
     return -1
 
 
-@jit
+@spliced
 def _shuffle(regs, rows, mask, code):
     out, found, a, b, c = regs[OUT], regs[SCRATCH], regs[rows[2]], regs[rows[3]], regs[rows[4]]
     for lane in range(LANES):
@@ -80,7 +80,7 @@ def _shuffle(regs, rows, mask, code):
     return -1
 
 
-@jit
+@spliced
 def _vote(regs, rows, mask, code):
     """Count the lanes whose predicate holds; tell every one."""
     a, ballot = regs[rows[1]], 0
@@ -99,7 +99,7 @@ def _vote(regs, rows, mask, code):
     settle(regs, rows[0], mask, _WORD)
 
 
-@jit
+@spliced
 def _match_any(out, a, mask):
     """Tell each lane which lanes hold the same as it."""
     for lane in range(LANES):
@@ -109,7 +109,7 @@ def _match_any(out, a, mask):
         out[lane] = np.uint64(same & np.int64(mask))
 
 
-@jit
+@spliced
 def _agree(regs, rows, mask, code):
     """Tell every lane whether all hold the same, or which is the first of them."""
     first = 0
@@ -126,7 +126,7 @@ def _agree(regs, rows, mask, code):
             regs[rows[1], lane] = np.uint64(agree if code != _ELECT else lane == first)
 
 
-@jit
+@spliced
 def _reduce(out, a, mask, operation):
     started, total = False, np.int64(0)
     for lane in range(LANES):

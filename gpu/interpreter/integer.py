@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from gpu.interpreter.grammar import expand
-from gpu.interpreter.jit import inlined, jit
+from gpu.interpreter.jit import inlined, jit, spliced
 from gpu.interpreter.lanes import CARRY, LANES, OUT, settle, signed
 from refimpl.contract import host
 
@@ -78,7 +78,7 @@ def execute(regs, rows, mask, code):
     settle(regs, rows[0], mask, _FULL >> np.uint64(64 - result))
 
 
-@jit
+@spliced
 def _product(operation, out, a, b, c, shift):
     if operation == _ADD:
         for lane in range(LANES):
@@ -119,7 +119,7 @@ def _high(x, y, shift, bits, flip):
     return np.uint64((signed(x, shift) * signed(y, shift)) >> bits)
 
 
-@jit
+@spliced
 def _upper(operation, out, a, b, c, shift, bits, flip):
     if operation == _HIGH:
         for lane in range(LANES):
@@ -145,7 +145,7 @@ def _narrow(word, shift):
     return signed(word, 40) if shift else np.int64(word & np.uint64(0xFFFFFF))
 
 
-@jit
+@spliced
 def _choice(operation, out, a, b, shift, flip):
     if operation == _DIV:
         for lane in range(LANES):
@@ -179,7 +179,7 @@ def _divide(x, y, shift, flip):
     return -size if (top < 0) != (bottom < 0) else size
 
 
-@jit
+@spliced
 def _carried(operation, out, carry, a, b, c, shift, bits, flip, mask):
     """Add or subtract with the carry of the instruction before, of the one after, or of both."""
     for lane in range(LANES):

@@ -19,20 +19,23 @@ from refimpl.contract import host
 
 __all__ = ["allocating", "inlined", "jit", "load", "spliced", "unit"]
 
-jit = jit_beside(__file__, _nrt=False)  # nothing counts references to arrays, so that a view of one costs nothing
+# Nothing counts references to arrays, so that a view of one costs nothing; C does not call, so that less is compiled.
+_LEAN: dict[str, Any] = {"error_model": "numpy", "nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+
+jit = jit_beside(__file__, **_LEAN)
 allocating = jit_beside(__file__)  # for functions that make arrays
 
 
 @host
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile ``function`` as a piece of its callers, whose store keeps it."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function)
+    return numba.njit(forceinline=True, **_LEAN)(function)
 
 
 @host
 def spliced(function: Callable[..., Any]) -> Any:
     """Have Numba copy ``function`` into its callers before it compiles them: by itself it is never compiled."""
-    return numba.njit(nogil=True, error_model="numpy", inline="always", _nrt=False)(function)
+    return numba.njit(inline="always", **_LEAN)(function)
 
 
 @host

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu.interpreter.bits import bit_length
 from gpu.interpreter.grammar import expand
-from gpu.interpreter.jit import inlined, jit
+from gpu.interpreter.jit import inlined, jit, spliced
 from gpu.interpreter.lanes import LANES, OUT, settle, signed
 from refimpl.contract import host
 
@@ -70,13 +70,13 @@ def execute(regs, rows, mask, code):
     settle(regs, rows[0], mask, _FULL >> np.uint64(64 - result))
 
 
-@inlined
+@spliced
 def _flip(wanted):
     """Return what turns a bit that is as wanted into 1."""
     return _NONE if wanted else _FULL
 
 
-@jit
+@spliced
 def _combine(operation, out, a, b, c, table):
     if operation == _AND:
         for lane in range(LANES):
@@ -103,7 +103,7 @@ def _combine(operation, out, a, b, c, table):
                     out[lane] |= (a[lane] ^ x) & (b[lane] ^ y) & (c[lane] ^ z)
 
 
-@jit
+@spliced
 def _shift(operation, out, a, b, c, shift, bits, has_sign):
     last = np.uint64(bits - 1)
     if operation == _SHL:
@@ -180,7 +180,7 @@ def _permuted(a, b, selector):
     return result
 
 
-@jit
+@spliced
 def _field(operation, out, a, b, c, d, shift, bits, has_sign):
     if operation == _POPC:
         for lane in range(LANES):

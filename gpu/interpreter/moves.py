@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from gpu.interpreter.grammar import expand
-from gpu.interpreter.jit import jit
+from gpu.interpreter.jit import jit, spliced
 from gpu.interpreter.lanes import LANES, OUT, SCRATCH, settle
 from gpu.interpreter.regions import FIRST, REGION_BITS, WINDOWS
 from refimpl.contract import host
@@ -78,7 +78,7 @@ def execute(regs, rows, mask, code):
     settle(regs, rows[0], mask, _FULL >> (np.uint64(64) - bits))
 
 
-@jit
+@spliced
 def _pack(regs, rows, count, bits):
     """Join pieces to one word, the first one lowest."""
     out = regs[OUT]
@@ -90,7 +90,7 @@ def _pack(regs, rows, count, bits):
             out[lane] |= piece[lane] << (np.uint64(i) * bits)
 
 
-@jit
+@spliced
 def _unpack(regs, rows, mask, count, bits):
     """Part one word into pieces, the lowest first."""
     whole = regs[SCRATCH]
