@@ -97,4 +97,6 @@ def _compare(program: Program, region: Region, first: Any) -> None:
     differ = np.flatnonzero(_bytes(region) != first)
     if len(differ):
         where = f"{len(differ)} bytes of {region.name} from byte {differ[0]} on"
-        raise KernelError(f"{program.name}: {where} differ when warps and blocks run in another order")
+        sums = any(opcode.startswith(("atom", "red")) and opcode.endswith(("f32", "f64")) for opcode in program.opcodes)
+        why = "; it adds floats atomically, so launch it with one order" if sums else ""
+        raise KernelError(f"{program.name}: {where} differ when warps and blocks run in another order{why}")

@@ -164,6 +164,14 @@ def test_results_that_do_not_depend_on_the_order():
         assert out[64] == 64 * 63 // 2
 
 
+def test_sums_of_floats_depend_on_the_order():
+    out = np.zeros(65, np.float32)
+    body = """add.u32 %r0, %me, 1; cvt.rn.f32.u32 %f0, %r0; rcp.rn.f32 %f0, %f0;
+    atom.global.add.f32 %f1, [%into+256], %f0;"""
+    with pytest.raises(KernelError, match=r"differ when .*; it adds floats atomically, so launch it with one order"):
+        on(out, body, block=256)
+
+
 def test_a_kernel_that_runs_too_long():
     with pytest.raises(KernelError, match="still running after 5000 instructions"):
         on(np.zeros(1, np.uint32), "AGAIN: bra AGAIN;", budget=5000)
