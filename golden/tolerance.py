@@ -73,7 +73,7 @@ def judge(
     if result.dtype.kind in "iub" or exact:
         same = _same(result, truth.astype(result.dtype))
         return Verdict(bool(same.all()), 0.0 if same.all() else math.inf, _first(result, truth, ~same))
-    return _judge_floats(result.astype(np.float64), truth, dtype, terms, source_error)
+    return _judge_floats(result.astype(np.float64), truth.astype(np.float64), dtype, terms, source_error)
 
 
 def _judge_floats(result: Array, truth: Array, dtype: str, terms: int, source_error: float | None) -> Verdict:

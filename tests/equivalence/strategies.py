@@ -62,5 +62,5 @@ def assert_equivalent(
 
 
 def _wide(value: Any) -> Any:
-    is_float = isinstance(value, np.ndarray) and value.dtype.kind not in "biu"
+    is_float = isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "biu"
     return value.astype(np.float64) if is_float else value

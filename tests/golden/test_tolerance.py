@@ -56,3 +56,8 @@ def test_shape_and_dtype_count():
 def test_integers_are_exact():
     assert judge(np.array([1, 2]), np.array([1, 2]), "int64").passed
     assert not judge(np.array([1, 3]), np.array([1, 2]), "int64").passed
+
+
+def test_truth_in_a_narrow_dtype_is_judged_wide():
+    assert judge(np.float16(1257), np.array(1257, np.float16), "float16").passed  # whose square is no float16
+    assert not judge(np.float16(1300), np.array(1257, np.float16), "float16").passed
