@@ -21,18 +21,15 @@ def implementation(against: str, device: str | None = None) -> Implementation:
     """
     if device is not None and against != "gpu":
         raise ValueError(f"--device chooses where the kernels of gpu run; {against} has no devices")
-    if against == "gpu":
-        gpu: ModuleType = importlib.import_module("golden.adapters.gpu")
-        return Implementation(against, tuple(gpu.candidates(device)))
-    if against in NAMES:
-        try:
-            adapter: ModuleType = importlib.import_module(f"golden.adapters.{against}")
-        except ModuleNotFoundError as error:
-            raise ValueError(f"{error.name} is not installed: pip install {error.name}") from error
-        return Implementation(
-            against, tuple(adapter.candidates()), getattr(adapter, "DEVIATIONS", ()), partial=against != "refimpl"
-        )
-    return Implementation(against, tuple(_candidates_of_stranger(against)))
+    if against not in NAMES:
+        return Implementation(against, tuple(_candidates_of_stranger(against)))
+    try:
+        adapter: ModuleType = importlib.import_module(f"golden.adapters.{against}")
+        found = adapter.candidates(device) if against == "gpu" else adapter.candidates()
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is not installed: pip install {error.name}") from error
+    is_ours = against in ("refimpl", "gpu")
+    return Implementation(against, tuple(found), getattr(adapter, "DEVIATIONS", ()), partial=not is_ours)
 
 
 def _candidates_of_stranger(against: str) -> list[Candidate]:

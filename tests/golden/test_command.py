@@ -86,6 +86,22 @@ def test_senseless_request(arguments: list[str], message: str, capsys: pytest.Ca
     assert message in printed and printed.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("against", "absent"),
+    [("refimpl", "jaxtyping"), ("gpu", "jaxtyping"), ("gpu --device cpu", "numba"), ("torch", "torch")],
+)
+def test_library_that_is_not_installed(against: str, absent: str):
+    program = f"""
+import sys
+sys.modules[{absent!r}] = None
+from golden.__main__ import main
+sys.exit(main("verify --against {against}".split()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"golden: {absent} is not installed: pip install {absent}\n"
+
+
 MODULES = {
     "syntax": "def", "fails": "raise RuntimeError('two\\nlines')", "leaves": "raise SystemExit(0)",
     "leaves_late": "def __getattr__(name): raise SystemExit(0)", "asks": "import no_such_module",
