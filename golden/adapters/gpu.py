@@ -21,7 +21,7 @@ __all__ = ["candidates"]
 def candidates(device: str | None = None) -> list[Candidate]:
     """Return what computes on a device; without one, on the CUDA device where there is one, else emulated."""
     devices: Any = importlib.import_module("gpu.device")
-    name = devices.current() if device is None else devices.pick(device)
+    name = devices.pick(devices.current() if device is None else device)
     if name == "cpu":
         return _on_the_cpu()
     registry: Any = importlib.import_module("gpu.registry")

@@ -102,6 +102,17 @@ sys.exit(main("verify --against {against}".split()))
     assert done.stderr == f"golden: {absent} is not installed: pip install {absent}\n"
 
 
+@pytest.mark.parametrize("device", [[], ["--device", "emulated"]])
+def test_kernels_without_their_compilers(
+    device: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("gpu.toolkit._is_there", lambda module: module != "numba_cuda")
+    assert main(["verify", "--against", "gpu", *device]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith("golden: CUDA kernels need numba-cuda")
+    assert printed.err.count("\n") == 1
+
+
 MODULES = {
     "syntax": "def", "fails": "raise RuntimeError('two\\nlines')", "leaves": "raise SystemExit(0)",
     "leaves_late": "def __getattr__(name): raise SystemExit(0)", "asks": "import no_such_module",
