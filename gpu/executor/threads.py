@@ -4,6 +4,7 @@ They are Python's own, inside functions that hold no lock of the interpreter. No
 workqueue aborts when two threads enter it, and OpenMP fights with BLAS over the cores.
 """
 
+import contextlib
 import queue
 import threading
 import weakref
@@ -44,6 +45,13 @@ def _dismiss(queues: "list[queue.SimpleQueue[Any]]", threads: list[threading.Thr
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join()
+
+
+def _take(done: "queue.SimpleQueue[Any]") -> Any:
+    """Wait for what a thread puts, and look up now and then: a signal that comes just before the wait wakes nobody."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return done.get(timeout=0.05)
 
 
 def _nothing(worker: int, workers: int) -> None:
@@ -102,7 +110,7 @@ class Pool:
     def _call(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> list[BaseException]:
         done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         _deal(self._queues, [(done, function, (worker, self.size, *arguments)) for worker in range(self.size)])
-        return [error for _ in self._queues if (error := done.get()) is not None]
+        return [error for _ in self._queues if (error := _take(done)) is not None]
 
     def _settle(self) -> None:
         """Wait until every thread is idle: a thread takes its jobs in order, so one more job tells.
