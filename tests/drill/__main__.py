@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
+from tests.drill.chapter import CHAPTER
 from tests.drill.faults import OTHERS, Fault
 from tests.drill.numbers import NUMBERS
 from tests.drill.order import ORDER
 from tests.mirror.tree import ROOT
 
-FAULTS = (*OTHERS, *ORDER, *NUMBERS)
+FAULTS = (*OTHERS, *ORDER, *NUMBERS, *CHAPTER)
 LIMIT = 600  # seconds of one check
 FAILED = 1  # pytest's exit code for tests that failed
 
