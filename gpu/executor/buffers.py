@@ -11,7 +11,8 @@ from gpu.executor.paged import BLOCK_SIZE
 from gpu.executor.plan import CHUNK, Segment
 from refimpl.contract import Array
 from refimpl.efficient.allocator import blocks_for
-from refimpl.llm.position import rope_frequencies, rope_table
+from refimpl.llm.position import rope_table
+from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.models.spec import ModelSpec
 
 __all__ = ["Buffers", "Step"]

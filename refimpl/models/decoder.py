@@ -8,7 +8,8 @@ import numpy as np
 from refimpl.contract import Array, Float, Int, composed, host, require
 from refimpl.llm.block import transformer_block
 from refimpl.llm.kv_cache import KVCache, new_cache
-from refimpl.llm.position import rope_frequencies, rope_table
+from refimpl.llm.position import rope_table
+from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.models.spec import ModelSpec
 
 __all__ = ["forward", "new_caches", "position_table", "project_logits"]

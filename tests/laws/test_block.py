@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from refimpl.basics import activation, linear, norm
 from refimpl.basics.activation import geglu, gelu_tanh, relu, swiglu
-from refimpl.llm import attention, kv_cache, mlp, position
+from refimpl.llm import attention, kv_cache, mlp, position, rope_scaling
 from refimpl.llm.block import transformer_block
 from refimpl.llm.kv_cache import new_cache
 from refimpl.models.spec import RopeSpec
@@ -43,7 +43,7 @@ def layer(seed, *, gated=True, biased=False, head_norm=False):
 
 def run(x, weights, spec, chunks, number=0, dtype=np.float64):
     """Run a sequence through one layer in chunks of the given lengths."""
-    inv_freq, factor = position.rope_frequencies(H)
+    inv_freq, factor = rope_scaling.rope_frequencies(H)
     cache, outputs, end = new_cache(len(x) + 2, K, H, dtype), [], 0
     cache.k[:], cache.v[:] = np.nan, np.nan  # slots that were never written may hold anything
     for count in chunks:

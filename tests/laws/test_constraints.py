@@ -23,9 +23,10 @@ from refimpl.llm.embedding import embedding
 from refimpl.llm.kv_cache import KVCache, cache_append, new_cache
 from refimpl.llm.mlp import gated_mlp, mlp
 from refimpl.llm.penalties import frequency_penalty, logit_bias, presence_penalty, repetition_penalty
-from refimpl.llm.position import learned_position, rope, rope_frequencies, rope_table
+from refimpl.llm.position import learned_position, rope, rope_table
 from refimpl.llm.quantize import dequantize, linear_int8, quantize_int8
 from refimpl.llm.rng import philox
+from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.llm.sampler import draw
 
 

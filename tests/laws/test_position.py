@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.llm.embedding import embedding
-from refimpl.llm.position import learned_position, rope, rope_frequencies, rope_table
+from refimpl.llm.position import learned_position, rope, rope_table
+from refimpl.llm.rope_scaling import rope_frequencies
 from tests.laws.strategies import assert_near, normal, seeds, sizes
 
 layouts = st.booleans()

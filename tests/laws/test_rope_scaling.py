@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refimpl.llm.position import rope_frequencies
+from refimpl.llm.rope_scaling import rope_frequencies
 from tests.laws.strategies import assert_near
 
 dims = st.integers(2, 32).map(lambda pairs: 2 * pairs)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from refimpl.contract import CheckpointError
-from refimpl.llm.position import rope_frequencies
+from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.models.families import SUPPORTED, read_spec
 from tests.models.tiny import CONFIGS, GPT2, LLAMA, PHI3_FACTORS
 

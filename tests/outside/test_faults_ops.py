@@ -6,7 +6,7 @@ import pytest
 from refimpl.basics.norm import rms_norm
 from refimpl.llm.attention import attention
 from refimpl.llm.kv_cache import cache_append, new_cache
-from refimpl.llm.position import rope_frequencies
+from refimpl.llm.rope_scaling import rope_frequencies
 from tests.outside.faults import load_case
 
 
