@@ -24,9 +24,13 @@ CONTENTS = (
     ("llm.embedding", "token ids to vectors"),
     ("llm.rope_scaling", "how far each pair of a rotary embedding turns: linear, dynamic, YaRN, llama3, longrope"),
     ("llm.position", "rotary embedding; learned and sinusoidal positions"),
+    ("llm.position_bias", "positions as a bias of scores: ALiBi, T5"),
     ("llm.attention", "one function for multi-head, grouped and multi-query attention"),
     ("llm.kv_cache", "keys and values of one sequence, kept contiguously"),
     ("llm.mlp", "the feed-forward network, plain and gated"),
+    ("llm.router", "to which experts each token goes, and with what weight"),
+    ("llm.experts", "tokens sorted by expert; linear maps over a stack of matrices"),
+    ("llm.moe", "mixtures of experts: dense, grouped for prefill, indexed for decode"),
     ("llm.block", "one transformer layer, written over a namespace of operations"),
     ("llm.rng", "counter-based random numbers: Philox 4x32-10"),
     ("llm.penalties", "changes of single logits: repetition, presence, frequency, bias"),
@@ -36,10 +40,13 @@ CONTENTS = (
     ("llm.quantize", "quantised weights read, or multiplied with int8 activations"),
     ("llm.generate", "prefill, decode, stop; text as it becomes whole"),
     ("llm.speculative", "several tokens from one pass: drafts, and which of them stay"),
+    ("models.spec", "a decoder as data"),
+    ("bottleneck.roofline", "what a device can do at most; memory or arithmetic bounds"),
+    ("bottleneck.cost", "operations and bytes of every operation, by its sizes"),
+    ("bottleneck.serving", "parameters, memory and least times of a model on a device"),
     ("efficient.flash", "attention tile by tile, with a running softmax"),
     ("efficient.allocator", "which blocks of a paged cache are held, and by how many"),
     ("efficient.paged", "the paged cache, and attention through its block tables"),
-    ("models.spec", "a decoder as data"),
     ("models.config", "what the keys of a config.json mean"),
     ("models.weights", "the tensors of a file, named and checked"),
     ("models.families.gpt2", "GPT-2"),
@@ -67,8 +74,7 @@ CONTENTS = (
 )
 
 HOUR = (
-    *(name for name, _ in CONTENTS if name.split(".")[0] in ("contract", "basics", "llm")),
-    "models.spec",
+    *(name for name, _ in CONTENTS if name.split(".")[0] in ("contract", "basics", "llm", "bottleneck")),
     "models.decoder",
     "operations",
 )

@@ -10,7 +10,7 @@ from refimpl.llm.block import transformer_block
 from refimpl.llm.kv_cache import KVCache, new_cache
 from refimpl.llm.position import rope_table
 from refimpl.llm.rope_scaling import rope_frequencies
-from refimpl.models.spec import ModelSpec
+from refimpl.models.spec import ModelSpec, require_dense
 
 __all__ = ["forward", "new_caches", "position_table", "project_logits"]
 
@@ -53,6 +53,7 @@ def forward(
     Cost: that of the L blocks; embedding and norm are small beside them.
     Source: Radford et al., GPT-2, 2019; Touvron et al., LLaMA, 2023. Order of the states as in transformers.
     """
+    require_dense(spec)
     require(len(ids) > 0, "C1", "a step runs at least one token")
     require(bool(((ids >= 0) & (ids < spec.vocab_size)).all()), "C2", f"a token id is not in 0..{spec.vocab_size - 1}")
     start = caches[0].length

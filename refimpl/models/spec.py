@@ -2,20 +2,32 @@
 
 from dataclasses import dataclass
 
-from refimpl.contract import host
+from refimpl.contract import UsageError, host
 
-__all__ = ["ModelSpec", "RopeSpec", "weight_shapes"]
+__all__ = ["ModelSpec", "MoeSpec", "RopeSpec", "require_dense", "weight_shapes"]
 
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary position embedding, as the checkpoint's config states it (see llm/position.py)."""
+    """Rotary position embedding, as the checkpoint's config states it (see llm/rope_scaling.py)."""
 
     dim: int  # rotated leading dimensions of a head; less than head_dim is partial RoPE
     theta: float = 10000.0
     interleaved: bool = False
     scaling: str = "none"  # none, linear, dynamic, yarn, llama3, longrope
     params: tuple[tuple[str, int | float | bool | tuple[float, ...]], ...] = ()  # keywords of rope_frequencies
+
+
+@dataclass(frozen=True)
+class MoeSpec:
+    """A mixture of experts in place of the feed-forward network: a token goes to a few experts, and to those shared."""
+
+    num_experts: int
+    num_active: int  # experts that the router gives a token
+    expert_size: int  # feed-forward width of an expert
+    num_shared: int = 0  # experts that every token goes to
+    shared_size: int = 0  # feed-forward width of each of these
+    dense_layers: tuple[int, ...] = ()  # layers that have a plain network of the spec's ffn_size
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,14 @@ class ModelSpec:
     biases: tuple[str, ...] = ()  # of b_q b_k b_v b_o b_gate b_up b_down, those that every layer has
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
+    moe: MoeSpec | None = None
+
+
+@host
+def require_dense(spec: ModelSpec) -> None:
+    """Refuse a mixture of experts: its costs are counted, but no executor runs it yet."""
+    if spec.moe is not None:
+        raise UsageError(f"{spec.family} has {spec.moe.num_experts} experts: mixtures of experts cannot be run yet")
 
 
 @host
@@ -55,17 +75,37 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     >>> weight_shapes(tiny)["layers.0.w_k"]
     (4, 8)
     """
-    d, f, norms = spec.hidden_size, spec.ffn_size, ("gain", "bias") if spec.norm == "layer" else ("gain",)
-    rows = {"q": spec.num_heads * spec.head_dim, "k": spec.num_kv_heads * spec.head_dim, "up": f, "o": d, "down": d}
-    rows |= {"v": rows["k"], "gate": f}
+    d, moe, norms = spec.hidden_size, spec.moe, ("gain", "bias") if spec.norm == "layer" else ("gain",)
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (spec.vocab_size, d)}
+    shapes |= {} if spec.rope else {"position_embedding": (spec.max_positions, d)}
+    for i in range(spec.num_layers):
+        layer = _layer_shapes(spec, norms, None if moe is None or i in moe.dense_layers else moe)
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
+    shapes |= {f"final_norm.{part}": (d,) for part in norms}
+    return shapes if spec.tied_embeddings else shapes | {"lm_head": (spec.vocab_size, d)}
+
+
+def _layer_shapes(spec: ModelSpec, norms: tuple[str, ...], moe: MoeSpec | None) -> dict[str, tuple[int, ...]]:
+    d, f = spec.hidden_size, spec.ffn_size
+    rows = {"q": spec.num_heads * spec.head_dim, "k": spec.num_kv_heads * spec.head_dim, "o": d}
+    rows |= {"v": rows["k"]} | ({"up": f, "gate": f, "down": d} if moe is None else {})
     layer: dict[str, tuple[int, ...]] = {}
     layer |= {f"{norm}.{part}": (d,) for norm in ("attention_norm", "mlp_norm") for part in norms}
     layer |= {"w_q": (rows["q"], d), "w_k": (rows["k"], d), "w_v": (rows["v"], d), "w_o": (d, rows["q"])}
-    layer |= {"w_up": (f, d), "w_down": (d, f)} | ({"w_gate": (f, d)} if spec.gated else {})
-    layer |= {bias: (rows[bias.removeprefix("b_")],) for bias in spec.biases}
-    layer |= {f"{norm}.gain": (spec.head_dim,) for norm in ("q_norm", "k_norm") if spec.qk_norm}
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (spec.vocab_size, d)}
-    shapes |= {} if spec.rope else {"position_embedding": (spec.max_positions, d)}
-    shapes |= {f"layers.{i}.{name}": shape for i in range(spec.num_layers) for name, shape in layer.items()}
-    shapes |= {f"final_norm.{part}": (d,) for part in norms}
-    return shapes if spec.tied_embeddings else shapes | {"lm_head": (spec.vocab_size, d)}
+    if moe is None:
+        layer |= {"w_up": (f, d), "w_down": (d, f)} | ({"w_gate": (f, d)} if spec.gated else {})
+    else:
+        layer |= _expert_shapes(spec, moe)
+    layer |= {f"b_{part}": (rows[part],) for part in (b.removeprefix("b_") for b in spec.biases) if part in rows}
+    return layer | {f"{norm}.gain": (spec.head_dim,) for norm in ("q_norm", "k_norm") if spec.qk_norm}
+
+
+def _expert_shapes(spec: ModelSpec, moe: MoeSpec) -> dict[str, tuple[int, ...]]:
+    """Name the router, the experts' matrices, stacked, and those of the shared experts, side by side."""
+    d, kinds = spec.hidden_size, ("w_gate", "w_up") if spec.gated else ("w_up",)
+    e, f, shared = moe.num_experts, moe.expert_size, moe.num_shared * moe.shared_size
+    shapes: dict[str, tuple[int, ...]] = {"router": (e, d)}
+    shapes |= {f"experts.{kind}": (e, f, d) for kind in kinds} | {"experts.w_down": (e, d, f)}
+    if shared:
+        shapes |= {f"shared.{kind}": (shared, d) for kind in kinds} | {"shared.w_down": (d, shared)}
+    return shapes

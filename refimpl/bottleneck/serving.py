@@ -1,0 +1,203 @@
+"""What a model asks of a device: parameters, memory, and the least time of prefill and of a decode step.
+
+A phase runs ``queries`` tokens of each sequence after ``start`` earlier ones: prefill is (T, 0), a decode step (1, S).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from refimpl.bottleneck.cost import cost
+from refimpl.bottleneck.roofline import Cost, Device, seconds
+from refimpl.contract import UsageError, host
+from refimpl.llm.blocks import FORMATS
+from refimpl.models.spec import ModelSpec, MoeSpec, weight_shapes
+
+__all__ = [
+    "Parameters", "Part", "Serving", "attention_pairs", "denoiser_passes", "experts_reached", "kv_bytes_per_token",
+    "kv_bytes_read", "parameters", "phase_parts", "phase_seconds", "serve", "weight_bytes",
+]
+
+_ITEMSIZE = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5}
+_ITEMSIZE |= {name: form.bytes / form.elements for name, form in FORMATS.items()}
+
+
+def _itemsize(dtype: str) -> float:
+    if dtype not in _ITEMSIZE:
+        raise UsageError(f"weights are held in {', '.join(_ITEMSIZE)}, not {dtype}")
+    return _ITEMSIZE[dtype]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many numbers a model holds, and how many of them a token meets."""
+
+    total: int
+    active: int
+
+
+@host
+def parameters(spec: ModelSpec) -> Parameters:
+    """Count the parameters of a model; of the experts, a token meets those that its router chooses.
+
+    >>> parameters(ModelSpec("llama", 11, 8, 1, 4, 2, 2, 16, 32, "rms", 1e-5, "silu", None, (None,), True))
+    Parameters(total=944, active=944)
+    """
+    counts = {name: prod(shape) for name, shape in weight_shapes(spec).items()}
+    routed = sum(count for name, count in counts.items() if ".experts." in name)
+    total = sum(counts.values())
+    idle = routed * (spec.moe.num_experts - spec.moe.num_active) // spec.moe.num_experts if spec.moe else 0
+    return Parameters(total, total - idle)
+
+
+@host
+def weight_bytes(spec: ModelSpec, dtype: str = "float16") -> dict[str, int]:
+    """Return the bytes of every weight in a dtype or a block format."""
+    return {name: round(prod(shape) * _itemsize(dtype)) for name, shape in weight_shapes(spec).items()}
+
+
+@host
+def kv_bytes_per_token(spec: ModelSpec, dtype: str = "float16") -> int:
+    """Return 2 L K H elements: a key and a value in every layer."""
+    return round(2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * _itemsize(dtype))
+
+
+@host
+def kv_bytes_read(spec: ModelSpec, queries: int, start: int, dtype: str = "float16") -> int:
+    """Return the bytes of keys and values that a phase reads once: those inside each layer's window."""
+    keys, token = start + queries, kv_bytes_per_token(spec, dtype) // spec.num_layers
+    return token * sum(keys if window is None else min(keys, window + queries - 1) for window in spec.windows)
+
+
+@host
+def attention_pairs(queries: int, start: int, window: int | None) -> int:
+    """Return the query-key pairs of a causal layer: the query at position p sees min(p + 1, window) keys.
+
+    >>> attention_pairs(4, 0, None), attention_pairs(4, 0, 2), attention_pairs(1, 99, None)
+    (10, 7, 100)
+    """
+    full = start + queries if window is None else window
+    rising = min(max(full - start, 0), queries)  # queries that see all that came before
+    return rising * start + rising * (rising + 1) // 2 + (queries - rising) * full
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a phase: its shapes in words, and what it costs in all layers together."""
+
+    name: str
+    shape: str
+    cost: Cost
+
+
+@host
+def phase_parts(
+    spec: ModelSpec, queries: int, start: int = 0, *, batch: int = 1, weights: Mapping[str, int] | None = None,
+    activations: str = "float16", cache: str = "float16", chunk: int | None = None,
+) -> list[Part]:  # fmt: skip
+    """Return the parts of a phase: matrices by their kind, attention, and the head, for the last tokens alone.
+
+    ``weights`` are the bytes of each, by default those of float16. They are read once for every ``chunk`` of tokens,
+    and those of an expert if a token goes to it. Norms and activation functions are left out: below one percent.
+    """
+    held, shapes, kinds = weights or weight_bytes(spec), weight_shapes(spec), dict[str, list[str]]()
+    for name, shape in shapes.items():
+        if name.startswith("layers.") and len(shape) > 1:
+            kinds.setdefault(name.split(".", 2)[2], []).append(name)
+    tokens, head, parts = batch * queries, "embedding" if spec.tied_embeddings else "lm_head", list[Part]()
+    together = min(chunk or tokens, tokens)
+    for kind, names in kinds.items():
+        moe = spec.moe if kind.startswith("experts.") else None
+        share = experts_reached(moe, together) / moe.num_experts if moe else 1
+        read = -(-tokens // together) * share * sum(held[name] for name in names)
+        rows = tokens * moe.num_active if moe else tokens
+        parts.append(_linear(kind, rows, shapes[names[0]], len(names), read, activations))
+    attention = _attention(spec, queries, start, batch, activations, cache)
+    return [*parts, attention, _linear("head", batch, shapes[head], 1, held[head], activations)]
+
+
+def _linear(name: str, T: int, shape: tuple[int, ...], layers: int, weight_bytes: float, dtype: str) -> Part:
+    """Count matrices of one kind; what is read of them is given, as they may be packed, and read in part or again."""
+    (rows, width), b = shape[-2:], _itemsize(dtype)
+    plain = cost("linear", b=b, T=T, O=rows, D=width)
+    moved = layers * (plain.bytes - b * rows * width) + weight_bytes
+    return Part(name, f"[{T} {width}] [{width} {rows}] x {layers}", Cost(layers * plain.flops, moved))
+
+
+def _attention(spec: ModelSpec, queries: int, start: int, batch: int, dtype: str, cache: str) -> Part:
+    """Count attention by the pairs that are visible, with the keys and values that it reads, and those it appends."""
+    N, K, H = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    pairs = sum(attention_pairs(queries, start, window) for window in spec.windows)
+    pair = cost("attention", T=1, S=1, N=N, K=K, H=H, H2=H)
+    moved = 2 * spec.num_layers * queries * N * H * _itemsize(dtype)
+    moved += kv_bytes_read(spec, queries, start, cache) + queries * kv_bytes_per_token(spec, cache)
+    shape = f"[{queries} {N} {H}] [{start + queries} {K} {H}] x {spec.num_layers * batch}"
+    return Part("attention", shape, Cost(batch * pairs * pair.flops, batch * moved))
+
+
+@host
+def experts_reached(moe: MoeSpec, tokens: int) -> float:
+    """Return how many experts of a layer so many tokens go to, if each expert is as likely as the others.
+
+    Math: E (1 - (1 - A / E)^tokens).
+
+    >>> experts_reached(MoeSpec(8, 2, 64), 1), experts_reached(MoeSpec(8, 2, 64), 2)
+    (2.0, 3.5)
+    """
+    return moe.num_experts * (1 - (1 - moe.num_active / moe.num_experts) ** tokens)
+
+
+@host
+def phase_seconds(parts: Iterable[Part], device: Device, dtype: str = "float16") -> float:
+    """Return the least time of a phase, whose parts run one after the other."""
+    return sum(seconds(part.cost, device, dtype) for part in parts)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What users can get at best: seconds to the first token, seconds for each further one, and the memory it takes."""
+
+    ttft: float
+    tpot: float
+    batch: int
+    memory: float
+
+    @property
+    def tps(self) -> float:
+        """Tokens a second of all users together."""
+        return self.batch / self.tpot
+
+
+@host
+def serve(
+    spec: ModelSpec, device: Device, *, context: int, batch: int = 1, weights: str = "float16", cache: str = "float16",
+    dtype: str = "float16",
+) -> Serving:
+    """Estimate how a device serves ``batch`` prompts of ``context`` tokens together, computing in ``dtype``.
+
+    >>> from refimpl.bottleneck.roofline import DEVICES
+    >>> from refimpl.models.spec import RopeSpec
+    >>> llama = ModelSpec(
+    ...     "llama", 128256, 4096, 32, 32, 8, 128, 14336, 8192, "rms", 1e-5, "silu", RopeSpec(128), (None,) * 32, False
+    ... )
+    >>> alone, many = (serve(llama, DEVICES["H100"], context=2048, batch=batch) for batch in (1, 64))
+    >>> round(alone.tps), round(many.tps), round(many.tps / 64)
+    (219, 6578, 103)
+    """
+    held = weight_bytes(spec, weights)
+    prefill, decode = (
+        phase_seconds(phase_parts(spec, queries, start, batch=batch, weights=held, cache=cache), device, dtype)
+        for queries, start in ((context, 0), (1, context))
+    )
+    memory = sum(held.values()) + batch * context * kv_bytes_per_token(spec, cache)
+    return Serving(prefill, decode, batch, memory)
+
+
+@host
+def denoiser_passes(steps: int, guided: bool = True) -> int:
+    """Return how often an image model runs for a picture: guidance needs a pass with the prompt and one without.
+
+    >>> denoiser_passes(50)
+    100
+    """
+    return steps * (2 if guided else 1)
