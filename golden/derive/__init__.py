@@ -4,14 +4,14 @@ They make expectations and carry the planted faults; nothing is run by them. Arr
 takes the arguments of the operation under their names.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from golden.derive import activation, attention, flash, kv_cache, layers, paged, position, quantize, rng, sampler
-
 __all__ = ["DERIVATIONS"]
 
-_MODULES = (activation, attention, flash, kv_cache, layers, paged, position, quantize, rng, sampler)
+_MODULES = [importlib.import_module(f"golden.derive.{found.name}") for found in pkgutil.iter_modules(__path__)]
 
 DERIVATIONS: Mapping[str, Callable[..., Any]] = {
     name: getattr(module, name) for module in _MODULES for name in module.__all__

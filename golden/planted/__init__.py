@@ -4,21 +4,24 @@ A planted fault takes the arguments of its operation, as the case stores them, a
 one that the case expects, so that only its values can give it away. A fault that remembers is a class.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from golden.case import Case
-from golden.planted import activation, attention, flash, kv_cache, layers, paged, position, quantize, rng, sampler
 from golden.values import dtype_named
 
 __all__ = ["PLANTED", "as_operation"]
 
+_MODULES = {
+    found.name: importlib.import_module(f"golden.planted.{found.name}") for found in pkgutil.iter_modules(__path__)
+}
+
 PLANTED: Mapping[str, Callable[..., Any]] = {
-    f"{module.__name__.rsplit('.', 1)[1]}.{name}": getattr(module, name)
-    for module in (activation, attention, flash, kv_cache, layers, paged, position, quantize, rng, sampler)
-    for name in module.__all__
+    f"{room}.{name}": getattr(module, name) for room, module in _MODULES.items() for name in module.__all__
 }
 """Every planted fault by its name, ``room.fault``."""
 
