@@ -5,7 +5,7 @@ Every format says the same thing: a weight is a small code times a scale, plus a
     w = d q + m        d and m shared by a group of 16 or 32 neighbours in a row.
 
 The formats differ only in where the bits of q, d and m lie. LAYOUTS shows the bytes of a block,
-``read_codes`` finds q in them and ``read_scales`` d and m.
+``read_codes`` finds q in them and ``read_scales`` d and m; ``write_codes`` and ``write_scales`` put them there.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,10 @@ import numpy as np
 
 from refimpl.contract import Array, host
 
-__all__ = ["FORMATS", "LAYOUTS", "BlockFormat", "read_codes", "read_scales"]
+__all__ = [
+    "FORMATS", "LAYOUTS", "BlockFormat", "pack_fields", "read_codes", "read_scales", "unpack_fields", "write_codes",
+    "write_scales",
+]  # fmt: skip
 
 _HALF = "<f2"  # GGUF is little-endian, whatever the machine
 
@@ -45,15 +48,42 @@ FORMATS: Mapping[str, BlockFormat] = {
 }
 
 
-def _fields(packed: Array, bits: int, run: int) -> Array:
+_CODES: Mapping[str, tuple[int, int, int, tuple[int, int] | None]] = {
+    "q4_0": (8, 4, 16, None),
+    "q4_1": (0, 4, 16, None),
+    "q5_0": (16, 4, 16, (1, 1)),
+    "q5_1": (0, 4, 16, (1, 1)),
+    "q2_k": (0, 2, 32, None),
+    "q3_k": (4, 2, 32, (1, 32)),
+    "q4_k": (0, 4, 32, None),
+    "q5_k": (0, 4, 32, (1, 32)),
+    "q6_k": (32, 4, 64, (2, 32)),
+}
+"""What is added to q, so that it is not negative; bits and run of the field ``low``; those of ``high``, if any."""
+
+
+@host
+def unpack_fields(packed: Array, bits: int, run: int) -> Array:
     """Split bytes into fields of ``bits`` bits, the lowest first, and put the elements in order.
 
     ``run`` bytes side by side hold ``run`` neighbours in their lowest fields, the next ``run`` above them, and so on.
+
+    >>> unpack_fields(np.uint8([0x21, 0x43]), 4, run=1), unpack_fields(np.uint8([0x21, 0x43]), 4, run=2)
+    (array([1, 2, 3, 4], dtype=int8), array([1, 3, 2, 4], dtype=int8))
     """
     *outer, size = packed.shape
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     fields = packed.reshape(*outer, size // run, 1, run) >> shifts & np.uint8(2**bits - 1)
     return fields.reshape(*outer, size * 8 // bits).astype(np.int8)
+
+
+@host
+def pack_fields(fields: Array, bits: int, run: int) -> Array:
+    """Put fields into bytes, as ``unpack_fields`` finds them there."""
+    *outer, size = fields.shape
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    placed = fields.astype(np.uint8).reshape(*outer, size * bits // (8 * run), 8 // bits, run) << shifts
+    return np.bitwise_or.reduce(placed, axis=-2).reshape(*outer, size * bits // 8)
 
 
 @host
@@ -65,27 +95,24 @@ def read_codes(block: Array, format: str) -> Array:
     >>> read_codes(block, "q4_0")[0, 0, [0, 16]]
     array([0, 1], dtype=int8)
     """
-    match format:
-        case "q4_0":
-            return _fields(block["low"], 4, 16) - 8
-        case "q4_1":
-            return _fields(block["low"], 4, 16)
-        case "q5_0":
-            return (_fields(block["low"], 4, 16) | _fields(block["high"], 1, 1) << 4) - 16
-        case "q5_1":
-            return _fields(block["low"], 4, 16) | _fields(block["high"], 1, 1) << 4
-        case "q2_k":
-            return _fields(block["low"], 2, 32)
-        case "q3_k":
-            return (_fields(block["low"], 2, 32) | _fields(block["high"], 1, 32) << 2) - 4
-        case "q4_k":
-            return _fields(block["low"], 4, 32)
-        case "q5_k":
-            return _fields(block["low"], 4, 32) | _fields(block["high"], 1, 32) << 4
-        case "q6_k":
-            return (_fields(block["low"], 4, 64) | _fields(block["high"], 2, 32) << 4) - 32
-        case _:
-            return block["q"]
+    if format == "q8_0":
+        return block["q"]
+    offset, bits, run, high = _CODES[format]
+    codes = unpack_fields(block["low"], bits, run)
+    return (codes if high is None else codes | unpack_fields(block["high"], *high) << bits) - offset
+
+
+@host
+def write_codes(block: Array, format: str, q: Array) -> None:
+    """Write q [O, B, I] into blocks of a layout, where ``read_codes`` finds it."""
+    if format == "q8_0":
+        block["q"] = q
+        return
+    offset, bits, run, high = _CODES[format]
+    codes = (q + offset).astype(np.uint8)
+    block["low"] = pack_fields(codes & (2**bits - 1), bits, run)
+    if high is not None:
+        block["high"] = pack_fields(codes >> bits, *high)
 
 
 def _half(block: Array, field: str) -> Array:
@@ -108,7 +135,7 @@ def read_scales(block: Array, format: str) -> tuple[Array, Array | None]:
             return _half(block, "d") * (block["scales"] & 15), -_half(block, "m") * (block["scales"] >> 4)
         case "q3_k":
             low, high = block["scales"][..., :8], block["scales"][..., 8:]
-            return _half(block, "d") * ((_fields(low, 4, 8) | _fields(high, 2, 4) << 4) - 32), None
+            return _half(block, "d") * ((unpack_fields(low, 4, 8) | unpack_fields(high, 2, 4) << 4) - 32), None
         case "q4_k" | "q5_k":
             # groups 0-3 keep six bits in a byte of their own; groups 4-7 keep four in ``rest`` and two above those six
             first_d, first_m, rest = np.split(block["scales"], 3, axis=-1)
@@ -119,3 +146,20 @@ def read_scales(block: Array, format: str) -> tuple[Array, Array | None]:
             return _half(block, "d") * block["scales"], None
         case _:
             return _half(block, "d"), None
+
+
+@host
+def write_scales(block: Array, format: str, scale: Array, least: Array) -> None:
+    """Write the groups' scales and minima [O, B, groups], whole numbers that d and m multiply, into _k blocks."""
+    match format:
+        case "q2_k":
+            block["scales"] = scale | least << 4
+        case "q3_k":
+            block["scales"][..., :8] = pack_fields(scale + 32 & 15, 4, 8)
+            block["scales"][..., 8:] = pack_fields(scale + 32 >> 4, 2, 4)
+        case "q4_k" | "q5_k":
+            (first_d, last_d), (first_m, last_m) = np.split(scale, 2, axis=-1), np.split(least, 2, axis=-1)
+            own_d, own_m = first_d | (last_d >> 4) << 6, first_m | (last_m >> 4) << 6
+            block["scales"] = np.concatenate([own_d, own_m, last_d & 15 | (last_m & 15) << 4], axis=-1)
+        case _:
+            block["scales"] = scale
