@@ -1,0 +1,219 @@
+"""What a model asks of a device: the chapter's figures, published sizes, and laws."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu.executor.cpu import CpuExecutor
+from gpu.executor.cuda import CudaExecutor
+from refimpl.bottleneck.cost import cost
+from refimpl.bottleneck.roofline import bound, find_device, seconds
+from refimpl.bottleneck.serving import (
+    Part,
+    attention_pairs,
+    denoiser_passes,
+    experts_reached,
+    kv_bytes_per_token,
+    kv_bytes_read,
+    parameters,
+    phase_parts,
+    phase_seconds,
+    serve,
+    weight_bytes,
+)
+from refimpl.contract import UsageError
+from refimpl.models.decoder import forward
+from refimpl.models.spec import ModelSpec, MoeSpec, RopeSpec, weight_shapes
+
+H100 = find_device("H100")
+lengths = st.integers(1, 300)
+
+
+def model(layers: int, width: int, heads: int, kv_heads: int, ffn: int, vocab: int, moe: MoeSpec | None = None, **more):
+    return ModelSpec(
+        "made", vocab, width, layers, heads, kv_heads, 128, ffn, 8192, "rms", 1e-6, "silu", RopeSpec(128),
+        (None,) * layers, False, moe=moe, **more,
+    )  # fmt: skip
+
+
+QWEN3 = model(94, 4096, 64, 4, 12288, 151936, MoeSpec(128, 8, 1536), qk_norm=True)
+MIXTRAL = model(32, 4096, 32, 8, 14336, 32000, MoeSpec(8, 2, 14336))
+LLAMA_8B = model(32, 4096, 32, 8, 14336, 128256)
+LLAMA_70B = model(80, 8192, 64, 8, 28672, 128256)
+TINY = replace(model(2, 256, 2, 1, 64, 96), windows=(None, 4))
+TINY_MOE = replace(TINY, moe=MoeSpec(6, 2, 32, 1, 48, (0,)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "total", "active"),
+    [
+        (QWEN3, 235.1, 22.2),  # the model's name: 235B, 22B active
+        (MIXTRAL, 46.7, 12.9),  # Jiang et al., Mixtral of experts: 47B, of which a token meets 13B
+        (LLAMA_8B, 8.03, 8.03),  # the Llama 3 model card
+        (LLAMA_70B, 70.6, 70.6),
+    ],
+    ids=["Qwen3-235B-A22B", "Mixtral 8x7B", "Llama 3 8B", "Llama 3 70B"],
+)
+def test_parameters_are_those_published(spec, total, active):
+    found = parameters(spec)
+    assert found.total / 1e9 == pytest.approx(total, rel=0.005)
+    assert found.active / 1e9 == pytest.approx(active, rel=0.005)
+
+
+def test_the_chapters_names_of_models_are_their_sizes():
+    qwen, mixtral = parameters(QWEN3), parameters(MIXTRAL)
+    assert (round(qwen.total / 1e9), round(qwen.active / 1e9)) == (235, 22)
+    assert (round(mixtral.total / 1e9), round(mixtral.active / 1e9)) == (47, 13)
+
+
+def test_an_image_is_about_a_hundred_passes():  # the chapter: 30 to 50 steps, two passes each for guidance
+    assert (denoiser_passes(30), denoiser_passes(50)) == (60, 100) and denoiser_passes(50, guided=False) == 50
+
+
+@pytest.mark.parametrize("spec", [LLAMA_8B, LLAMA_70B, MIXTRAL, QWEN3])
+def test_prefill_is_bound_by_arithmetic_and_decode_by_memory_on_the_h100(spec):
+    layers = slice(0, -1)  # the head runs for one token in either
+    prefill, decode = phase_parts(spec, 8192)[layers], phase_parts(spec, 1, 8192)
+    assert {bound(part.cost, H100) for part in decode} == {"memory"}
+    heavy = [part for part in prefill if seconds(part.cost, H100) > 0.02 * phase_seconds(prefill, H100)]
+    assert {bound(part.cost, H100) for part in heavy} == {"compute"}
+
+
+def test_cache_of_a_token():
+    assert kv_bytes_per_token(LLAMA_8B) == 128 * 1024  # 2 x 32 layers x 8 heads x 128 x 2 bytes
+    assert kv_bytes_per_token(LLAMA_70B) == 320 * 1024
+    assert kv_bytes_per_token(LLAMA_70B, "float8") == 160 * 1024
+
+
+def test_weights_in_formats():
+    held = {dtype: sum(weight_bytes(LLAMA_8B, dtype).values()) for dtype in ("float16", "float8", "q4_0", "q8_0")}
+    count = parameters(LLAMA_8B).total
+    assert held["float16"] == 2 * count and held["float8"] == count
+    assert held["q4_0"] == pytest.approx(count * 18 / 32) and held["q8_0"] == pytest.approx(count * 34 / 32)
+    with pytest.raises(UsageError, match=r"weights are held in float32, .*, not float7"):
+        weight_bytes(LLAMA_8B, "float7")
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 50])
+@pytest.mark.parametrize(("queries", "start"), [(1, 0), (1, 9), (7, 0), (7, 2), (7, 5)])
+def test_pairs_and_keys_are_those_a_loop_counts(queries, start, window):
+    pairs = [
+        (q, k) for q in range(start, start + queries) for k in range(q + 1) if window is None or q - k < window
+    ]
+    assert attention_pairs(queries, start, window) == len(pairs)
+    spec = replace(TINY, windows=(window, window))
+    assert kv_bytes_read(spec, queries, start) == len({k for _, k in pairs}) * kv_bytes_per_token(spec)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 500))
+def test_a_mixture_of_all_experts_is_dense(experts, layers, tokens):
+    moe = MoeSpec(experts, experts, 64)
+    assert experts_reached(moe, tokens) == experts
+    counted = parameters(replace(TINY, moe=moe))
+    assert counted.total == counted.active
+
+
+@given(st.integers(1, 64), st.integers(1, 500), st.integers(1, 500), st.data())
+def test_more_tokens_reach_more_experts_and_never_more_than_there_are(experts, some, more, data):
+    moe = MoeSpec(experts, data.draw(st.integers(1, experts)), 64)
+    reached = [experts_reached(moe, tokens) for tokens in (1, some, some + more)]
+    assert reached[0] == pytest.approx(moe.num_active) and reached == sorted(reached) and reached[-1] <= experts
+
+
+def test_experts_of_a_spec_have_names_and_shapes():
+    shapes = weight_shapes(TINY_MOE)
+    assert shapes["layers.0.w_up"] == (64, 256) and "layers.0.router" not in shapes
+    assert shapes["layers.1.router"] == (6, 256) and "layers.1.w_up" not in shapes
+    assert shapes["layers.1.experts.w_gate"] == (6, 32, 256) and shapes["layers.1.experts.w_down"] == (6, 256, 32)
+    assert shapes["layers.1.shared.w_up"] == (48, 256) and shapes["layers.1.shared.w_down"] == (256, 48)
+    idle = 4 * 3 * 32 * 256
+    assert parameters(TINY_MOE).total - parameters(TINY_MOE).active == idle
+
+
+def by_name(parts: list[Part]) -> dict[str, Part]:
+    return {part.name: part for part in parts}
+
+
+@given(lengths, st.integers(0, 300), st.integers(1, 9))
+def test_flops_are_two_a_weight_and_four_a_pair(queries, start, batch):
+    parts = phase_parts(TINY, queries, start, batch=batch)
+    matrices = sum(math.prod(s) for n, s in weight_shapes(TINY).items() if n.startswith("layers.") and len(s) == 2)
+    pairs = sum(attention_pairs(queries, start, window) for window in TINY.windows)
+    wanted = 2 * queries * matrices + 4 * 2 * 128 * pairs + 2 * 96 * 256
+    assert sum(part.cost.flops for part in parts) == batch * wanted
+
+
+@given(lengths, st.integers(1, 9))
+def test_a_batch_reads_weights_once_and_every_cache(start, batch):
+    one, many = by_name(phase_parts(TINY, 1, start)), by_name(phase_parts(TINY, 1, start, batch=batch))
+    rows = {"w_q": 256 + 256, "w_k": 256 + 128, "w_up": 256 + 64}  # activations: read and written by every token
+    for name, width in rows.items():
+        assert many[name].cost.bytes - one[name].cost.bytes == 2 * 2 * (batch - 1) * width
+    assert many["attention"].cost.bytes == batch * one["attention"].cost.bytes
+
+
+@given(lengths, st.integers(1, 64))
+def test_chunks_read_the_weights_again(queries, chunk):
+    whole, cut = (by_name(phase_parts(TINY, queries, chunk=size))["w_up"] for size in (None, chunk))
+    again = math.ceil(queries / chunk) - 1
+    assert cut.cost.bytes - whole.cost.bytes == again * 2 * 2 * 64 * 256 and cut.cost.flops == whole.cost.flops
+
+
+@given(lengths)
+def test_an_expert_is_read_if_a_token_goes_to_it(batch):
+    part = by_name(phase_parts(TINY_MOE, 1, 5, batch=batch))["experts.w_up"]
+    read = part.cost.bytes - 2 * batch * 2 * (256 + 32)  # rows of two experts a token
+    assert read == pytest.approx(2 * 32 * 256 * experts_reached(TINY_MOE.moe, batch))
+    assert part.cost.flops == 2 * batch * 2 * 32 * 256
+
+
+def test_a_step_of_the_whole_cannot_be_faster_than_its_weights():
+    alone = serve(LLAMA_8B, H100, context=1)
+    read = 2 * (parameters(LLAMA_8B).total - 128256 * 4096)  # of the embedding, one row
+    assert alone.tpot == pytest.approx(read / H100.bytes_per_s, rel=0.01)
+    assert alone.tps == 1 / alone.tpot
+    assert alone.memory == 2 * parameters(LLAMA_8B).total + kv_bytes_per_token(LLAMA_8B)
+
+
+def test_a_prompt_cannot_be_read_faster_than_its_arithmetic():
+    found = serve(LLAMA_70B, H100, context=4096)
+    least = 2 * 4096 * (parameters(LLAMA_70B).total - 2 * 128256 * 8192) / 989e12
+    assert least < found.ttft < 1.1 * least
+
+
+@given(st.integers(1, 64), st.integers(1, 4000))
+def test_batches_trade_latency_for_throughput(batch, context):
+    alone, many = serve(LLAMA_8B, H100, context=context), serve(LLAMA_8B, H100, context=context, batch=batch)
+    assert many.tpot >= alone.tpot and many.ttft >= alone.ttft and many.memory >= alone.memory
+    assert many.tps >= alone.tps * (1 - 1e-9)
+
+
+def test_narrower_weights_are_faster_in_decode_and_not_in_prefill():
+    wide, narrow = (serve(LLAMA_8B, H100, context=8192, weights=dtype) for dtype in ("float16", "q4_k"))
+    assert narrow.tps > 2 * wide.tps and narrow.ttft == pytest.approx(wide.ttft, rel=0.02)
+
+
+def test_a_mixture_decodes_like_its_active_parameters_and_takes_memory_like_all():
+    found = serve(QWEN3, H100, context=1)
+    active = 2 * (parameters(QWEN3).active - 151936 * 4096) / H100.bytes_per_s
+    assert found.tpot == pytest.approx(active, rel=0.01) and found.memory > 5 * H100.memory
+
+
+def test_cost_of_the_head_is_that_of_linear():
+    head = phase_parts(TINY, 7, batch=3)[-1]
+    assert head.name == "head" and head.cost == cost("linear", b=2, T=3, O=96, D=256)
+
+
+@pytest.mark.parametrize("device", ["plain", "cpu", "emulated"])
+def test_what_runs_models_refuses_a_mixture_in_one_sentence(device):
+    def run():
+        if device == "plain":
+            return forward(np.array([1]), {}, TINY_MOE, [], None)
+        return CpuExecutor(TINY_MOE, {}) if device == "cpu" else CudaExecutor(TINY_MOE, {}, device)
+
+    with pytest.raises(UsageError, match="made has 6 experts: mixtures of experts cannot be run yet"):
+        run()
