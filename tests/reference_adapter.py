@@ -48,3 +48,10 @@ def load(path: str) -> Batched:
             return Batched(gpu.load(path, device=name.removeprefix("gpu-")))
         case other:
             raise ValueError(f"ADAPTER is refimpl, gpu-cpu, gpu-cuda or gpu-emulated, not {other!r}")
+
+
+def process_logits(path: str, input_ids: Any, logits: Any, config: dict[str, Any]) -> np.ndarray:
+    """Apply a chain of logits processors; it runs on the host, whoever computes the logits."""
+    from tests import reference_adapter_samplers as samplers
+
+    return samplers.process_logits(path, input_ids, logits, config)

@@ -77,26 +77,32 @@ def temperature(logits: Float[Array, " V"], t: float) -> Float[Array, " V"]:
 
 
 @op
-def top_k(logits: Float[Array, " V"], k: int) -> Float[Array, " V"]:
+def top_k(logits: Float[Array, " V"], k: int, ties: str = "first") -> Float[Array, " V"]:
     """Keep the k most likely tokens; k = 0 keeps all.
 
-    Math: l_i <- l_i if fewer than k tokens come before i, by value and then by index; else -inf.
+    Math: l_i <- l_i if fewer than k tokens come before i, by value and then by index; else -inf. With ties="all", by
+        value alone.
     Cost: O(V) comparisons by selection; a few reads of V.
-    Numerics: exact. Exactly k are kept: of equals at the boundary, those of lower index.
+    Numerics: exact. Exactly k are kept: of equals at the boundary, those of lower index; with ties="all" these all.
     Constraints:
         (C1) no logit is NaN.
         (C2) logits are one row, whose largest is finite.
         (C3) k is not negative.
+        (C4) ties is "first" or "all".
     Source: Fan, Lewis, Dauphin, Hierarchical neural story generation, 2018.
 
     >>> top_k(np.array([1.0, 2.0, 2.0, 2.0, 3.0]), 3)
     array([-inf,   2.,   2., -inf,   3.])
+    >>> top_k(np.array([1.0, 2.0, 2.0, 2.0, 3.0]), 3, ties="all")
+    array([-inf,   2.,   2.,   2.,   3.])
     """
     require(k >= 0, "C3", f"top-k keeps k tokens, 0 for all, got {k}")
+    require(ties in ("first", "all"), "C4", f"ties at the boundary keep first or all, got {ties!r}")
     wide = _widened(logits)
     if k == 0 or k >= len(wide):
         return logits
-    return _keep_best(logits, k, np.partition(wide, -k)[-k])
+    kth = np.partition(wide, -k)[-k]
+    return _keep(logits, wide >= kth) if ties == "all" else _keep_best(logits, k, kth)
 
 
 @op

@@ -3,9 +3,9 @@
 import numpy as np
 from jaxtyping import UInt32
 
-from refimpl.contract import Array, op, require
+from refimpl.contract import Array, Float, op, require
 
-__all__ = ["philox", "uniform"]
+__all__ = ["exponential", "philox", "uniform"]
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio and sqrt(3) - 1, as fractions of 2^32
@@ -42,6 +42,19 @@ def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counter
     return counter
 
 
+def _place(seed: int, request: int, position: int) -> Array:
+    """Return the four random words of a place."""
+    for name, value in {"seed": seed, "request": request, "position": position}.items():
+        require(0 <= value < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
+    words = [value >> shift & 0xFFFFFFFF for value in (position, request, seed) for shift in (0, 32)]
+    return philox(np.array(words[:4], np.uint32), np.array(words[4:], np.uint32))
+
+
+def _fraction(x: Array) -> Array:
+    """Return the first two words as a number in [0, 1), a multiple of 2^-53."""
+    return ((x[..., 0] >> 5).astype(np.uint64) << 26 | x[..., 1] >> 6) / 2.0**53
+
+
 @op
 def uniform(seed: int, request: int, position: int) -> float:
     """Return the random number in [0, 1) of one position in one request, under a seed.
@@ -57,8 +70,27 @@ def uniform(seed: int, request: int, position: int) -> float:
     >>> uniform(seed=0, request=0, position=0) == uniform(seed=0, request=0, position=0)
     True
     """
-    for name, value in {"seed": seed, "request": request, "position": position}.items():
-        require(0 <= value < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
-    words = [value >> shift & 0xFFFFFFFF for value in (position, request, seed) for shift in (0, 32)]
-    x = philox(np.array(words[:4], np.uint32), np.array(words[4:], np.uint32))
-    return float((int(x[0] >> 5) << 26 | int(x[1] >> 6)) / 2**53)
+    return float(_fraction(_place(seed, request, position)))
+
+
+@op
+def exponential(seed: int, request: int, position: int, size: int) -> Float[Array, " size"]:
+    """Return random numbers of the exponential law of mean 1, one a token, of one position in one request.
+
+    Math: e_i = -log(1 - u_i), with u_i the number of ``uniform`` from the words philox((i, 0), (x2, x3)), where
+        (x0, x1, x2, x3) are those of ``uniform`` at this place: it reads x0 and x1, so the two share nothing.
+    Cost: a philox and a logarithm a token; writes size numbers.
+    Numerics: the logarithm in float64, rounded to float32: right to its last place down to 2^-53; 0 where u_i is 0.
+    Constraints:
+        (C1) seed, request and position are in [0, 2^64).
+        (C2) size is in [0, 2^32].
+    Source: inversion, Devroye, Non-uniform random variate generation, 1986, II.2; the counter by us.
+
+    >>> exponential(seed=0, request=0, position=0, size=9)[:3] == exponential(seed=0, request=0, position=0, size=3)
+    array([ True,  True,  True])
+    """
+    words = _place(seed, request, position)
+    require(0 <= size <= 2**32, "C2", f"size is in [0, 2^32], got {size}")
+    counters = np.zeros((size, 4), np.uint32)
+    counters[:, 0] = np.arange(size)
+    return (-np.log1p(-_fraction(philox(counters, words[2:])))).astype(np.float32)

@@ -131,8 +131,8 @@ def test_order_is_the_order_of_the_chain():
 
 
 def test_unknown_step_is_refused():
-    with pytest.raises(ContractError, match=r"steps of a chain are .*top_k.* got 'typical'"):
-        apply_chain(np.zeros(3), [], [], (("typical", 0.9),))
+    with pytest.raises(ContractError, match=r"steps of a chain are .*top_k.* got 'atypical'"):
+        apply_chain(np.zeros(3), [], [], (("atypical", 0.9),))
 
 
 @given(seeds, st.integers(1, 9), UNIT)
