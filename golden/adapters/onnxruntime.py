@@ -64,10 +64,13 @@ def _run(op: str, *inputs: Any, **attributes: Any) -> Any:
 
 def _attention(
     q: Any, k: Any, v: Any, *, scale: float | None = None, causal: bool = True, mask: Any = None,
-    window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+    window: int | None = None, softcap: float | None = None, return_lse: bool = False, sinks: Any = None,
+    prefix: int = 0, chunk: int | None = None,
 ) -> Any:  # fmt: skip
-    if window or return_lse:
-        raise NotOffered(f"ONNX's Attention has no {'window' if window else 'log-sum-exp'}")
+    asked = {"window": window, "log-sum-exp": return_lse, "sinks": sinks is not None, "prefix": prefix, "chunk": chunk}
+    for name, value in asked.items():
+        if value:
+            raise NotOffered(f"ONNX's Attention has no {name}")
     heads = [np.ascontiguousarray(x.transpose(1, 0, 2)[None]) for x in (q, k, v)]
     mixed = _run("Attention", *heads, mask, is_causal=int(causal), scale=scale, softcap=softcap)
     return mixed[0].transpose(1, 0, 2)
@@ -77,6 +80,11 @@ def _rms_norm(x: Any, gain: Any, eps: float = 1e-6, *, gain_offset: float = 0.0)
     if gain_offset:
         raise NotOffered("ONNX's RMSNormalization has no offset of the gain")
     return _run("RMSNormalization", x, gain, axis=-1, epsilon=eps)
+
+
+def _group_norm(x: Any, gain: Any, bias: Any = None, *, groups: int, eps: float = 1e-5) -> Any:
+    shift = np.zeros_like(gain) if bias is None else bias
+    return _run("GroupNormalization", x[None], gain, shift, num_groups=groups, epsilon=eps)[0]
 
 
 def _rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
@@ -95,11 +103,14 @@ _OPERATIONS: dict[str, Any] = {
     "log_softmax": lambda x, axis=-1: _run("LogSoftmax", x, axis=axis),
     "logsumexp": lambda x, axis=-1: _run("ReduceLogSumExp", x, np.array([axis]), keepdims=0),
     "relu": lambda x: _run("Relu", x),
+    "sigmoid": lambda x: _run("Sigmoid", x),
+    "softplus": lambda x: _run("Softplus", x),
     "silu": lambda x: _run("Swish", x),
     "gelu_erf": lambda x: _run("Gelu", x),
     "gelu_tanh": lambda x: _run("Gelu", x, approximate="tanh"),
     "gelu_quick": lambda x: _run("Swish", x, alpha=1.702),
     "layer_norm": lambda x, gain, bias=None, eps=1e-5: _run("LayerNormalization", x, gain, bias, epsilon=eps),
+    "group_norm": _group_norm,
     "rms_norm": _rms_norm,
     "embedding": lambda ids, table: _run("Gather", table, ids),
     "rope": _rope,

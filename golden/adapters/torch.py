@@ -44,9 +44,11 @@ def _in_torch(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _attention(
     q: Any, k: Any, v: Any, *, scale: float | None = None, causal: bool = True, mask: Any = None,
-    window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+    window: int | None = None, softcap: float | None = None, return_lse: bool = False, sinks: Any = None,
+    prefix: int = 0, chunk: int | None = None,
 ) -> Any:  # fmt: skip
-    for name, value in (("window", window), ("softcap", softcap), ("return_lse", return_lse)):
+    asked = {"window": window, "softcap": softcap, "return_lse": return_lse, "prefix": prefix, "chunk": chunk}
+    for name, value in (asked | {"sinks": sinks is not None}).items():
         if value:
             raise NotOffered(f"scaled_dot_product_attention has no {name}")
     if mask is not None and causal:
@@ -68,8 +70,24 @@ def _gated_mlp(
     x: Any, w_gate: Any, w_up: Any, w_down: Any, b_gate: Any = None, b_up: Any = None, b_down: Any = None, *,
     activation: str = "silu",
 ) -> Any:  # fmt: skip
-    gated = _OPERATIONS[activation](F.linear(x, w_gate, b_gate)) * F.linear(x, w_up, b_up)
+    gate, up = F.linear(x, w_gate, b_gate), F.linear(x, w_up, b_up)
+    gated = _swiglu_clamped(gate, up) if activation == "swiglu_clamped" else _OPERATIONS[activation](gate) * up
     return F.linear(gated, w_down, b_down)
+
+
+def _swiglu_clamped(gate: Any, up: Any, *, alpha: float = 1.702, limit: float = 7.0) -> Any:
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * (gate * torch.sigmoid(alpha * gate))
+
+
+def _group_norm(x: Any, gain: Any, bias: Any = None, *, groups: int, eps: float = 1e-5) -> Any:
+    return F.group_norm(x[None], groups, gain, bias, eps)[0]
+
+
+def _l2_norm(x: Any, eps: float = 1e-6, *, eps_is_floor: bool = False) -> Any:
+    if not eps_is_floor:
+        raise NotOffered("torch's normalize has its eps as a floor")
+    return F.normalize(x, dim=-1, eps=eps)
 
 
 def _rms_norm(x: Any, gain: Any, eps: float = 1e-6, *, gain_offset: float = 0.0) -> Any:
@@ -84,14 +102,19 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "log_softmax": lambda x, axis=-1: F.log_softmax(x, axis),
     "logsumexp": lambda x, axis=-1: torch.logsumexp(x, axis),
     "relu": lambda x: F.relu(x),
+    "sigmoid": lambda x: torch.sigmoid(x),
+    "softplus": lambda x: F.softplus(x),
     "silu": lambda x: F.silu(x),
     "gelu_erf": lambda x: F.gelu(x),
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
     "swiglu": lambda gate, up: F.silu(gate) * up,
     "geglu": lambda gate, up: F.gelu(gate, approximate="tanh") * up,
+    "swiglu_clamped": _swiglu_clamped,
     "layer_norm": lambda x, gain, bias=None, eps=1e-5: F.layer_norm(x, gain.shape, gain, bias, eps),
+    "group_norm": _group_norm,
     "rms_norm": _rms_norm,
+    "l2_norm": _l2_norm,
     "embedding": lambda ids, table: F.embedding(ids.long(), table),
     "learned_position": lambda x, positions, table: x + F.embedding(positions.long(), table),
     "attention": _attention,

@@ -11,6 +11,7 @@ from gpu.compile import Kernel, numba_kernel
 from gpu.grid import blocks_for
 from gpu.llm.attention import attention_into, kind_of, mask_of
 from gpu.llm.attention_tiles import LANES, ROWS, THREADS, sums_of, tile_of, walker
+from gpu.llm.attention_weights import sinks_of
 from gpu.number import named, read, storage, write
 from gpu.registry import Variant
 from refimpl.contract import Array, Bool, Float, kernel, op, require
@@ -90,16 +91,20 @@ def flash_attention(
     tile: int = 32, scale: float | None = None, causal: bool = True,
     mask: Bool[Array, "..."] | Float[Array, "..."] | None = None,
     window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+    sinks: Float[Array, " N"] | None = None, prefix: int = 0, chunk: int | None = None,
 ) -> Float[Array, "T N H2"] | tuple[Float[Array, "T N H2"], Float[Array, "T N"]]:
     """Attention's kernel, in tiles of ``tile`` keys, or of as many as shared memory holds if these are fewer."""
     _check(q, k, v, mask, softcap)
     require(window is None or (window >= 1 and causal), "C4", f"window {window}, causal {causal}")
     require(tile >= 1, "C6", f"a tile of {tile} keys")
     T, N, H2 = *q.shape[:2], v.shape[-1]
+    require(sinks is None or sinks.shape == (N,), "C7", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
+    require(prefix == 0 or (prefix > 0 and window is not None), "C8", f"prefix {prefix}, window {window}")
+    require(chunk is None or (chunk >= 1 and causal), "C9", f"chunk {chunk}, causal {causal}")
     out, lse = device.empty((T, N, H2), q.dtype), device.empty((T, N) if return_lse else (0, 0), np.float32)
     flash_attention_into(
         out, device.array(q), device.array(k), device.array(v), lse=lse, tile=tile, scale=scale, causal=causal,
-        mask=mask_of(mask), window=window, softcap=softcap)
+        mask=mask_of(mask), window=window, softcap=softcap, sinks=sinks_of(sinks), prefix=prefix, chunk=chunk)
     return (out, lse) if return_lse else out
 
 
@@ -108,10 +113,12 @@ def flash_attention_into(
     out: Float[Array, "T N H2"], q: Float[Array, "T N H"], k: Float[Array, "S K H"], v: Float[Array, "S K H2"], *,
     lse: Float[Array, "T N"] | None = None, tile: int = 32, scale: float | None = None, causal: bool = True,
     mask: Array | None = None, window: int | None = None, softcap: float | None = None,
+    sinks: Float[Array, " N"] | None = None, prefix: int = 0, chunk: int | None = None,
 ) -> None:
     """Write attention into ``out`` and ``lse``, in tiles of ``tile`` keys."""
     attention_into(
-        out, q, k, v, lse=lse, scale=scale, causal=causal, mask=mask, window=window, softcap=softcap, tile=tile)
+        out, q, k, v, lse=lse, scale=scale, causal=causal, mask=mask, window=window, softcap=softcap, tile=tile,
+        sinks=sinks, prefix=prefix, chunk=chunk)
 
 
 @cache
@@ -137,8 +144,8 @@ def _flash_step(dtypes: tuple[str, str, str], head_dim: int, value_dim: int, mas
             held[j] = sums[t, n, lane + lanes * j] if real and lane + lanes * j < H2 else float32(0)
         before, weight = (top[t, n], total[t, n]) if real else (float32(-math.inf), float32(0))
         highest, weight = walk(
-            (held, before, weight), q, k, v, mask, q, (t, n, zero, S if real else zero),
-            (head, zero, S, tile, zero), scale, softcap)
+            (held, before, weight), q, k, v, mask, q, (t, n, zero, S if real else zero, zero, zero),
+            (head, zero, S, tile, zero, zero, zero), scale, softcap)
         if real:
             for j in range(uint64(own)):
                 if lane + lanes * j < H2:

@@ -17,6 +17,7 @@ from gpu.compile import Kernel, numba_kernel
 from gpu.efficient.paged_kernels import SPLIT, combine_kernel, split_kernel
 from gpu.grid import blocks_for, threads_for
 from gpu.llm.attention_tiles import ROWS, THREADS, tile_of
+from gpu.llm.attention_weights import rules_of, sinks_of
 from gpu.number import named, read, storage, write
 from gpu.registry import Variant
 from refimpl.contract import Array, Float, Int, host, kernel, op, require
@@ -26,7 +27,6 @@ __all__ = [
     "slot_mapping", "slot_mapping_into",
 ]  # fmt: skip
 
-_WHOLE = 1 << 40  # a window that leaves nothing out
 _MOST = 1 << 26  # floats of parts that are held at once
 
 
@@ -93,6 +93,7 @@ def paged_attention(
     k_cache: Float[Array, "num_blocks block_size K H"], v_cache: Float[Array, "num_blocks block_size K H2"],
     block_tables: Int[Array, "R M"], context_lens: Int[Array, " R"], cu_seqlens: Int[Array, " bounds"], *,
     scale: float | None = None, window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+    sinks: Float[Array, " N"] | None = None, prefix: int = 0, chunk: int | None = None,
 ) -> Float[Array, "T N H2"] | tuple[Float[Array, "T N H2"], Float[Array, "T N"]]:
     """A block takes 16 rows of one sequence and key/value head, and one split of its keys; then one joins the splits.
 
@@ -102,12 +103,15 @@ def paged_attention(
     tables, lengths, bounds = (device.to_host(x) for x in (block_tables, context_lens, cu_seqlens))
     _check_tables(len(q), k_cache.shape, tables, lengths, bounds)
     (T, N, _), (_, size, K, H2), (R, M) = q.shape, v_cache.shape, tables.shape
+    require(sinks is None or sinks.shape == (N,), "C8", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
+    require(prefix == 0 or (prefix > 0 and window is not None), "C9", f"prefix {prefix}, window {window}")
+    require(chunk is None or chunk >= 1, "C10", f"chunk {chunk}")
     out, lse = device.empty((T, N, H2), q.dtype), device.empty((T, N), np.float32)
     on_device = [device.array(x) for x in (q, k_cache, v_cache)]
     on_device += [device.array(x, np.int32) for x in (tables, lengths, bounds)]
     paged_attention_into(
         out, *on_device, parts=parts_for(T, R, N, K, H2, M * size), lse=lse, scale=scale, window=window,
-        softcap=softcap)
+        softcap=softcap, sinks=sinks_of(sinks), prefix=prefix, chunk=chunk)
     return (out, lse) if return_lse else out
 
 
@@ -129,22 +133,24 @@ def paged_attention_into(
     k_cache: Float[Array, "num_blocks block_size K H"], v_cache: Float[Array, "num_blocks block_size K H2"],
     block_tables: Int[Array, "R M"], context_lens: Int[Array, " R"], cu_seqlens: Int[Array, " bounds"], *,
     parts: tuple[Array, Array], lse: Float[Array, "T N"] | None = None, scale: float | None = None,
-    window: int | None = None, softcap: float | None = None,
+    window: int | None = None, softcap: float | None = None, sinks: Float[Array, " N"] | None = None, prefix: int = 0,
+    chunk: int | None = None,
 ) -> None:
-    """Write paged attention into ``out``, and its log-sum-exp into ``lse`` if that is given. Tables are int32."""
+    """Write paged attention into ``out``, its lse into ``lse`` if that is given. Tables are int32, sinks float32."""
     (T, N, H), (pool, size, K, H2), (sums, weights) = q.shape, v_cache.shape, parts
     k, v = k_cache.reshape(pool * size, K, H), v_cache.reshape(pool * size, K, H2)
     attend = split_kernel((named(q), named(k), named(v)), H, H2)
     combine = combine_kernel(named(q), H2)
     lse = device.empty((0, 0), np.float32) if lse is None else lse
-    rules = (min(window or _WHOLE, _WHOLE),)
+    rules, sinks = rules_of(window, prefix, chunk), sinks_of(sinks)
     tiles, at_once = T * (N // K) // ROWS + len(context_lens), sums.shape[1]
     for first in range(0, tiles, max(1, at_once)):
         count = min(at_once, tiles - first)
         device.launch(
             attend, (count, K, sums.shape[0]), THREADS, sums, weights, q, k, v, block_tables, context_lens, cu_seqlens,
             H**-0.5 if scale is None else scale, softcap or 0.0, *rules, size, tile_of(H, H2)[0], first)
-        device.launch(combine, (count, K), THREADS, out, lse, sums, weights, context_lens, cu_seqlens, *rules, first)
+        device.launch(
+            combine, (count, K), THREADS, out, lse, sums, weights, context_lens, cu_seqlens, sinks, *rules, first)
 
 
 @cache

@@ -58,25 +58,27 @@ def split_kernel(dtypes: tuple[str, str, str], head_dim: int, value_dim: int) ->
 
     @numba_kernel(
         *["float32[:, :, :, :, ::1]"] * 2, held_q, held_k, held_v, "int32[:, ::1]", "int32[::1]", "int32[::1]",
-        "float32", "float32", *["uint64"] * 4, name=f"paged_attention[{dtypes[1]}, {head_dim}]", launch_bounds=THREADS)
+        "float32", "float32", *["uint64"] * 6, name=f"paged_attention[{dtypes[1]}, {head_dim}]", launch_bounds=THREADS)
     def paged_attention(
-        sums, weights, q, k, v, tables, lengths, bounds, scale, softcap, window, block_size, tile, first_tile
+        sums, weights, q, k, v, tables, lengths, bounds, scale, softcap, window, prefix, chunk, block_size, tile,
+        first_tile,
     ):
         group, head, part = uint64(q.shape[1]) // uint64(k.shape[1]), uint64(cuda.blockIdx.y), uint64(cuda.blockIdx.z)
         r, token, T, S, begin = locate(first_tile + block(), group, bounds, lengths)
         if begin >= T * group:
             return
-        t, n, first, last, start, end = place(begin, group, T, S, True, window)
+        t, n, sees, start, end, gap, again = place(begin, group, T, S, (uint64(1), window, prefix, chunk))
         n += head * group
         start, end = max(start // tile * tile, part * split), min(end, part * split + split)
+        start = max(start, again // tile * tile) if start >= gap else start
         if start >= end:
             return
         held = cuda.local.array(own, float32)
         for j in range(own):
             held[j] = float32(0)
         top, total = walk(
-            (held, float32(-math.inf), float32(0)), q, k, v, q, tables[r], (token + t, n, first, last),
-            (head, start, end, tile, block_size), scale, softcap)
+            (held, float32(-math.inf), float32(0)), q, k, v, q, tables[r], (token + t, n, *sees),
+            (head, start, end, tile, block_size, gap, again), scale, softcap)
         row, lane = thread() // lanes, thread() % lanes
         if t < T:
             for j in range(uint64(own)):
@@ -92,7 +94,10 @@ def split_kernel(dtypes: tuple[str, str, str], head_dim: int, value_dim: int) ->
 @host
 @cache
 def combine_kernel(dtype: str, value_dim: int) -> Kernel:
-    """Return the kernel that joins the parts of each row, in order; a split in which a row sees nothing is not read."""
+    """Return the kernel that joins the parts of each row, in order, and its sink at the end.
+
+    A split in which a row sees nothing is not read: those before its first key, behind its last, or in its gap.
+    """
     from numba import cuda, float32, uint64
 
     from gpu.warp import block, thread
@@ -102,32 +107,36 @@ def combine_kernel(dtype: str, value_dim: int) -> Kernel:
     held_out, parts = f"{storage(dtype)}[:, :, ::1]", ["float32[:, :, :, :, ::1]"] * 2
 
     @numba_kernel(
-        held_out, "float32[:, ::1]", *parts, "int32[::1]", "int32[::1]", "uint64", "uint64",
+        held_out, "float32[:, ::1]", *parts, "int32[::1]", "int32[::1]", "float32[::1]", *["uint64"] * 4,
         name=f"paged_combine[{dtype}, {value_dim}]", launch_bounds=THREADS)
-    def paged_combine(out, lse, sums, weights, lengths, bounds, window, first_tile):
+    def paged_combine(out, lse, sums, weights, lengths, bounds, sinks, window, prefix, chunk, first_tile):
         group, head = uint64(out.shape[1]) // uint64(sums.shape[2]), uint64(cuda.blockIdx.y)
         _, token, T, S, begin = locate(first_tile + block(), group, bounds, lengths)
         row, lane = thread() // lanes, thread() % lanes
         t, n = (begin + row) // group, head * group + (begin + row) % group
         if t >= T:
             return
-        first, last = seen(t, T, S, True, window)
-        start, end = first // split, (last + split - uint64(1)) // split
+        first, last, gap, again = seen(t, T, S, (uint64(1), window, prefix, chunk))
+        start, end, none = first // split, (last + split - uint64(1)) // split, (gap + split - uint64(1)) // split
+        skipped = max(again // split, none) - none
         top, total = never, float32(0)
-        for part in range(start, end):
+        for i in range(start, end - skipped):
+            part = i if i < none else i + skipped
             top = cuda.libdevice.fmaxf(top, weights[part, block(), head, row, uint64(0)])
         held = cuda.local.array(own, float32)
         for j in range(own):
             held[j] = float32(0)
-        for part in range(start, end):
+        for i in range(start, end - skipped):
+            part = i if i < none else i + skipped
             weight = math.exp(weights[part, block(), head, row, uint64(0)] - top)
             total += weight * weights[part, block(), head, row, uint64(1)]
             for j in range(uint64(own)):
                 if lane + lanes * j < H2:
                     held[j] += weight * sums[part, block(), head, row, lane + lanes * j]
+        shared = total + math.exp(sinks[n] - top) if sinks.size > 0 and total != float32(0) else total
         for j in range(uint64(own)):
             if lane + lanes * j < H2:
-                out[token + t, n, lane + lanes * j] = narrow(held[j] / total if total != float32(0) else float32(0))
+                out[token + t, n, lane + lanes * j] = narrow(held[j] / shared if total != float32(0) else float32(0))
         if lane == uint64(0) and lse.size > 0:
             lse[token + t, n] = top + math.log(total)
 

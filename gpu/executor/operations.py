@@ -205,10 +205,10 @@ def _attention(
 
 def _is_of_a_decoder(
     q: Array, k: Array, v: Array, *, causal: bool = True, mask: Any = None, softcap: float | None = None,
-    return_lse: bool = False, **_: Any,
+    return_lse: bool = False, sinks: Any = None, prefix: int = 0, chunk: int | None = None, **_: Any,
 ) -> bool:  # fmt: skip
     """Attention as the executor needs it: causal, every query with its own key in the cache, v as wide as q."""
-    is_plain = mask is None and not softcap and not return_lse
+    is_plain = mask is None and not softcap and not return_lse and sinks is None and not prefix and not chunk
     return causal and is_plain and len(q) <= len(k) and q.shape[-1] == v.shape[-1]
 
 
@@ -217,7 +217,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "embedding": Operation(_embedding),
     "rms_norm": Operation(_rms_norm),
     "layer_norm": Operation(_layer_norm),
-    "rope": Operation(_rope),
+    "rope": Operation(_rope, lambda *_, trailing=False, **__: not trailing),
     "attention": Operation(_attention, _is_of_a_decoder),
     "dequantize": Operation(_dequantize),
     "quantize_int8": Operation(lambda x: _quantize(x)[:2]),

@@ -7,7 +7,8 @@ keys and then of the values, and the weights. Its rows are padded: eight keys, r
 after the other; the four rows of a warp, of queries or weights, begin 8 or 24 banks apart.
 
 Tiles begin at multiples of their size, and a row takes every tile by the same arithmetic, whichever rows share its
-block: a tile in which it sees nothing leaves it as it is. So no bit of a row depends on the others, nor on T.
+block: a tile in which it sees nothing leaves it as it is. So no bit of a row depends on the others, nor on T. Tiles
+that no row of the block sees are not read: those before its first row's first key, and those in its first row's gap.
 """
 
 from functools import cache
@@ -46,8 +47,8 @@ def sums_of(value_dim: int) -> int:
 def placer() -> Any:
     """Return the function for kernels that says which row a thread has, and which keys its block walks over.
 
-    It returns the token, the query head in the group, the first and the last key that it sees, not included, and the
-    first and last that any row of the block sees. A row behind the last token sees nothing.
+    It returns the token, the query head in the group, and what it sees, as ``sight`` has it; then the first and last
+    key that any row of the block sees, and the gap that all of them have. A row behind the last token sees nothing.
     """
     from numba import uint64
 
@@ -56,12 +57,13 @@ def placer() -> Any:
     seen, rows, lanes, one = sight(), uint64(ROWS), uint64(LANES), uint64(1)
 
     @device_function
-    def place(begin, group, T, S, causal, window):
+    def place(begin, group, T, S, rules):
         row, final = begin + thread() // lanes, min(begin + rows, T * group) - one
-        first, last = seen(row // group, T, S, causal, window)
-        start, _ = seen(begin // group, T, S, causal, window)
-        _, end = seen(final // group, T, S, causal, window)
-        return row // group, row % group, (first if row <= final else last), last, start, end
+        first, last, gap, again = seen(row // group, T, S, rules)
+        start, _, skip, resume = seen(begin // group, T, S, rules)
+        _, end, _, _ = seen(final // group, T, S, rules)
+        sees = (first if row <= final else last), last, gap, again
+        return row // group, row % group, sees, start, end, skip, resume
 
     return place
 
@@ -71,8 +73,8 @@ def placer() -> Any:
 def walker(dtypes: tuple[str, str, str], head_dim: int, value_dim: int, mask: str, paged: bool) -> Any:
     """Return the function for kernels that takes the keys ``start`` to ``end`` into the state of each row.
 
-    It gets the state (sums in registers, top, total), the tensors, the row (token, query head, first and last key that
-    it sees), the keys (key/value head, start, end, keys in a tile, slots in a block), the scale and the cap.
+    It gets the state (sums in registers, top, total), the tensors, the row (token, query head, what it sees), the keys
+    (key/value head, start, end, keys in a tile, slots in a block, and a gap to skip), the scale and the cap.
     """
     from numba import cuda, float32, uint64
 
@@ -84,7 +86,7 @@ def walker(dtypes: tuple[str, str, str], head_dim: int, value_dim: int, mask: st
 
     @device_function
     def walk(state, q, k, v, mask, table, row, keys, scale, softcap):
-        (sums, top, total), (head, start, end, most, block_size) = state, keys
+        (sums, top, total), (head, start, end, most, block_size, gap, again) = state, keys
         q_s, kv_s = cuda.shared.array(size_q, float32), cuda.shared.array(size_kv, float32)
         weights, slots = cuda.shared.array(size_weights, float32), cuda.shared.array(tile, uint64)
         scores = cuda.local.array(each, float32)
@@ -111,7 +113,7 @@ def walker(dtypes: tuple[str, str, str], head_dim: int, value_dim: int, mask: st
                 cuda.syncthreads()
                 if live:
                     add(sums, weights, kv_s, count, column)
-            start += count
+            start = max(start + count, again // most * most) if start + count >= gap else start + count
         return top, total
 
     return walk
@@ -162,11 +164,10 @@ def _stage_queries(dtype: str, head_dim: int, width: int) -> Any:
 
     @device_function
     def stage(q_s, q, row, column, scale):
-        token, n, first, last = row
         mine, c = thread() // lanes * stride, thread() % lanes
-        if first < last:
+        if row[2] < row[3]:
             while c < chunk and column + c < H:
-                q_s[mine + c] = wide(q[token, n, column + c]) * scale
+                q_s[mine + c] = wide(q[row[0], row[1], column + c]) * scale
                 c += lanes
 
     return stage

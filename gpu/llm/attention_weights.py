@@ -1,22 +1,26 @@
 """From scores to weights, in the attention kernels of Numba: which keys a row sees, and the running softmax over them.
 
 Eight lanes share a row, and each has every eighth key of a tile. A row is (token, query head, first key that it sees,
-last one, not included).
+last one, not included, and a gap between them: the first key that it does not see, and the one where it sees again).
 """
 
 import math
 from functools import cache
 from typing import Any
 
-from gpu.compile import device_function
-from refimpl.contract import host
+import numpy as np
 
-__all__ = ["HIDDEN", "LANES", "padded", "sight", "weigher"]
+from gpu import device
+from gpu.compile import device_function
+from refimpl.contract import Array, host
+
+__all__ = ["HIDDEN", "LANES", "padded", "rules_of", "sight", "sinks_of", "weigher"]
 
 LANES = 8
 HIDDEN = -1.0
 """In place of the weight of a key that the row does not see, whose value is then left out."""
 _ALL = 0xFFFFFFFF
+_WHOLE = 1 << 40  # a window, or a chunk, that leaves nothing out
 
 
 @host
@@ -30,18 +34,43 @@ def padded(width: int) -> int:
 
 
 @host
+def sinks_of(sinks: Array | None) -> Array:
+    """Return learned sinks as kernels take them: float32, and none of them where there are none."""
+    return device.empty(0, np.float32) if sinks is None else device.array(sinks, np.float32)
+
+
+@host
+def rules_of(window: int | None, prefix: int, chunk: int | None) -> tuple[int, int, int]:
+    """Return window, prefix and chunk as kernels take them.
+
+    >>> rules_of(5, 2, None) == (5, 2, 1 << 40)
+    True
+    """
+    return min(window or _WHOLE, _WHOLE), min(prefix, _WHOLE), min(chunk or _WHOLE, _WHOLE)
+
+
+@host
 @cache
 def sight() -> Any:
-    """Return the function for kernels that says which keys a query may see: from the first up to but not the last."""
+    """Return the function for kernels that says which keys a query may see: the first, the last, and the gap.
+
+    Rules are (causal, window, prefix, chunk). Only a prefix, which a window has left behind, makes a gap.
+    """
     from numba import uint64
 
+    zero, one = uint64(0), uint64(1)
+
     @device_function
-    def seen(t, T, S, causal, window):
-        if not causal:
-            return uint64(0), S
-        last = t + S + uint64(1)
-        last = last - T if last > T else uint64(0)
-        return last - min(last, window), last
+    def seen(t, T, S, rules):
+        causal, window, prefix, chunk = rules
+        if causal == zero:
+            return zero, S, zero, zero
+        last = t + S + one
+        last = last - T if last > T else zero
+        begin, reach = (max(last, one) - one) // chunk * chunk, last - min(last, window)
+        if prefix > begin:
+            return begin, last, prefix, reach
+        return max(begin, reach), last, zero, zero
 
     return seen
 
@@ -97,19 +126,19 @@ def _seen(kind: str) -> Any:
 
     @device_function
     def bare(score, mask, row, s):
-        return score if row[2] <= s < row[3] else never
+        return score if row[2] <= s < row[3] and not row[4] <= s < row[5] else never
 
     @device_function
     def masked(score, mask, row, s):
-        token, n, first, last = row
-        if s < first or s >= last:
+        token, n, first, last, gap, again = row
+        if s < first or s >= last or gap <= s < again:
             return never
         return score if mask[n if mask.shape[0] > 1 else uint64(0), token, s] else never
 
     @device_function
     def added(score, mask, row, s):
-        token, n, first, last = row
-        if s < first or s >= last:
+        token, n, first, last, gap, again = row
+        if s < first or s >= last or gap <= s < again:
             return never
         bias = mask[n if mask.shape[0] > 1 else uint64(0), token, s]
         return score + bias if bias > never else never

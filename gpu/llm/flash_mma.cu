@@ -24,7 +24,7 @@ constexpr int TILE_S = 4096 / HEAD_DIM;                               // so that
 constexpr int ROW_BYTES = 2 * HEAD_DIM, ROW_WORDS = ROW_BYTES / 16;   // of a token in shared memory
 constexpr int KV_BYTES = TILE_S * ROW_BYTES, STAGE_BYTES = 2 * KV_BYTES;
 constexpr int KEYS = TILE_S / 8, COLUMNS = HEAD_DIM / 8;              // of the scores and of o, in tiles of 8 columns
-constexpr float LN2 = 0.693147181f;
+constexpr float LN2 = 0.693147181f, LOG2E = 1.44269504f;
 
 struct bf16 {
     static constexpr u16 EXPONENT = 0x7f80;  // all ones in infinity and NaN
@@ -267,10 +267,11 @@ DEVICE void add_the_others(Output& o, const u16* v, int stride, const Sight& sig
         }
 }
 
-// o, q [T N H] and k, v [S K H] in INPUT, lse [T N] in float32. scale, above 0, has log2(e) in it, for exp2.
+// o, q [T N H] and k, v [S K H] in INPUT, lse [T N] in float32. scale, above 0, has log2(e) in it, for exp2. sinks [N]
+// in float32, or none of them: a score more for each head, without a value, that only the shares of o know of.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 flash_mma(u16* o, float* lse, const u16* q, const u16* k, const u16* v, int T, int S, int num_kv_heads, int behind,
-          int ahead, float scale) {
+          int ahead, float scale, const float* sinks, int num_sinks) {
     const Sight sight{T, S, behind, ahead};
     const int num_heads = gridDim.y, head = blockIdx.y, kv_head = head / (num_heads / num_kv_heads);
     const int stride = num_heads * HEAD_DIM, kv_stride = num_kv_heads * HEAD_DIM;
@@ -316,10 +317,12 @@ flash_mma(u16* o, float* lse, const u16* q, const u16* k, const u16* v, int T, i
         if (again) add_the_others(mixed, v, kv_stride, sight, t0);
         if (again || !__syncthreads_or(!all_finite(mixed))) break;
     }
+    const float sink = num_sinks ? sinks[head] * LOG2E : -INFINITE;
 #pragma unroll
     for (int i = 0; i < 2 * ROW_TILES; i++) {
         const int r = i / 2, half = i % 2, t = t0 + 8 * i + lane / 4;
-        const float total = quad_sum(sum[r][half]), share = total == 0.0f ? 0.0f : __fdividef(1.0f, total);
+        const float total = quad_sum(sum[r][half]), shared_by = total + exp2(sink - highest[r][half] * scale);
+        const float share = total == 0.0f ? 0.0f : __fdividef(1.0f, shared_by);
         if (lane % 4 == 0 && t < T) lse[t * i64(num_heads)] = (highest[r][half] * scale + log2(total)) * LN2;
 #pragma unroll
         for (int j = 0; j < 2 * COLUMNS; j++) mixed[r][j / 2].at[half][j % 2] *= share;

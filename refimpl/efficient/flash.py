@@ -97,11 +97,12 @@ def flash_attention(
     tile: int = 32, scale: float | None = None, causal: bool = True,
     mask: Bool[Array, "..."] | Float[Array, "..."] | None = None,
     window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+    sinks: Float[Array, " N"] | None = None, prefix: int = 0, chunk: int | None = None,
 ) -> Float[Array, "T N H2"] | tuple[Float[Array, "T N H2"], Float[Array, "T N"]]:
     """Attend as attention does, ``tile`` keys at a time.
 
-    Math: flash_step over the tiles [0, tile), [tile, 2 tile), ... of keys; then o = sums / total,
-        lse = top + log(total).
+    Math: flash_step over the tiles [0, tile), [tile, 2 tile), ... of keys; then
+        o[t, n] = sums[t, n] / (total[t, n] + exp(sinks[n] - top[t, n])),  lse = top + log(total).
     Cost: the flop of attention, but for the tiles that no query sees; it holds N T tile scores instead of N T S. A
         kernel that keeps a tile of queries on the chip reads k and v once for each of these.
     Numerics: as attention: float32 or wider inside, one cast of o; a query that sees nothing gets o = 0, lse = -inf.
@@ -113,7 +114,10 @@ def flash_attention(
         (C4) a window is at least 1, and causal.
         (C5) a softcap is positive.
         (C6) a tile holds at least 1 key.
-    Source: Dao et al., FlashAttention, 2022; Dao, FlashAttention-2, 2023.
+        (C7) sinks are one for each query head.
+        (C8) a prefix is at least 0, and 0 where there is no window.
+        (C9) a chunk is at least 1, and causal.
+    Source: Dao et al., FlashAttention, 2022; Dao, FlashAttention-2, 2023; sinks: OpenAI, gpt-oss, 2025.
 
     >>> q, k, v = np.zeros((2, 1, 1)), np.zeros((3, 1, 1)), np.array([[[1.0]], [[3.0]], [[8.0]]])
     >>> flash_attention(q, k, v, tile=2)[:, 0, 0]
@@ -123,16 +127,20 @@ def flash_attention(
     require(window is None or (window >= 1 and causal), "C4", f"window {window}, causal {causal}")
     require(tile >= 1, "C6", f"a tile of {tile} keys")
     (T, N, _), S, H2 = q.shape, len(k), v.shape[-1]
+    require(sinks is None or sinks.shape == (N,), "C7", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
+    require(prefix == 0 or (prefix > 0 and window is not None), "C8", f"prefix {prefix}, window {window}")
+    require(chunk is None or (chunk >= 1 and causal), "C9", f"chunk {chunk}, causal {causal}")
     dtype = widen(q).dtype
     sums, top, total = np.zeros((T, N, H2), dtype), np.full((T, N), -np.inf, dtype), np.zeros((T, N), dtype)
     for start in range(0, S, tile):
         keys = slice(start, min(start + tile, S))
-        visible = _visible(T, S, keys, causal, window)
+        visible = _visible(T, S, keys, causal, window, prefix, chunk)
         if visible.any():
             rules = {"scale": scale, "softcap": softcap, "mask": _narrowed(mask, keys, visible)}
             sums, top, total = flash_step(sums, top, total, q, k[keys], v[keys], **rules)
     with np.errstate(all="ignore"):  # a query that saw nothing: log(0) is -inf, and 0 / 0 is left out
-        o = _unless(total == 0, sums / total[..., None]).astype(q.dtype, copy=False)
+        shared = total if sinks is None else total + np.exp(widen(sinks) - top)
+        o = _unless(total == 0, sums / shared[..., None]).astype(q.dtype, copy=False)
         lse = top + np.log(total)
     return (o, lse) if return_lse else o
 
@@ -156,11 +164,15 @@ def _masked(scores: Array, mask: Array | None) -> tuple[Array, Array]:
     return np.where(visible, scores, -np.inf), visible
 
 
-def _visible(T: int, S: int, keys: slice, causal: bool, window: int | None) -> Array:
+def _visible(
+    T: int, S: int, keys: slice, causal: bool, window: int | None, prefix: int, chunk: int | None
+) -> Array:
     """Return which keys of a tile each query sees: query t stands at position t + S - T."""
-    ahead = np.arange(keys.start, keys.stop) - np.arange(S - T, S)[:, None]
-    visible = ahead <= 0 if causal else np.ones(ahead.shape, bool)
-    return visible if window is None else visible & (ahead > -window)
+    key, own = np.arange(keys.start, keys.stop), np.arange(S - T, S)[:, None]
+    visible = key <= own if causal else np.ones((T, len(key)), bool)
+    if window is not None:
+        visible = visible & ((key > own - window) | (key < prefix))
+    return visible if chunk is None else visible & (key // chunk == own // chunk)
 
 
 def _narrowed(mask: Array | None, keys: slice, visible: Array) -> Array:

@@ -1,5 +1,7 @@
 """The paged key/value cache: one pool of blocks for all sequences, and attention through their block tables."""
 
+from typing import Any
+
 import numpy as np
 
 from refimpl.contract import Array, Float, Int, op, require, widen
@@ -75,6 +77,7 @@ def paged_attention(
     k_cache: Float[Array, "num_blocks block_size K H"], v_cache: Float[Array, "num_blocks block_size K H2"],
     block_tables: Int[Array, "R M"], context_lens: Int[Array, " R"], cu_seqlens: Int[Array, " bounds"], *,
     scale: float | None = None, window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+    sinks: Float[Array, " N"] | None = None, prefix: int = 0, chunk: int | None = None,
 ) -> Float[Array, "T N H2"] | tuple[Float[Array, "T N H2"], Float[Array, "T N"]]:
     """Attend for R sequences at once, each to its own tokens in the cache: prefill, decode, or some of each.
 
@@ -96,6 +99,9 @@ def paged_attention(
         (C5) the entries of a table that hold tokens are blocks of the cache.
         (C6) a window is at least 1.
         (C7) a softcap is positive.
+        (C8) sinks are one for each query head.
+        (C9) a prefix is at least 0, and 0 where there is no window.
+        (C10) a chunk is at least 1.
     Source: Kwon et al., PagedAttention, 2023; packed queries as flash-attention's varlen functions have them.
 
     >>> cache = np.arange(4.0).reshape(4, 1, 1, 1)
@@ -104,14 +110,16 @@ def paged_attention(
     array([3., 1.])
     """
     _check_heads(q, k_cache, v_cache, window, softcap)
+    _check_sinks(q.shape[1], sinks, prefix, window, chunk)
     _check_tables(len(q), k_cache.shape, block_tables, context_lens, cu_seqlens)
+    rules: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "sinks": sinks, "prefix": prefix}
     o, lse = np.zeros((*q.shape[:2], v_cache.shape[-1]), q.dtype), np.zeros(q.shape[:2], widen(q).dtype)
     rows = []
     for r, (table, length) in enumerate(zip(block_tables, context_lens, strict=True)):
         blocks = table[: blocks_for(int(length), k_cache.shape[1])]
         k, v = (cache[blocks].reshape(-1, *cache.shape[2:])[:length] for cache in (k_cache, v_cache))
         own = q[cu_seqlens[r] : cu_seqlens[r + 1]]
-        rows.append(attention(own, k, v, scale=scale, window=window, softcap=softcap, return_lse=True))
+        rows.append(attention(own, k, v, **rules, chunk=chunk, return_lse=True))
     if rows:
         o, lse = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     return (o, lse) if return_lse else o
@@ -124,6 +132,12 @@ def _check_heads(q: Array, k_cache: Array, v_cache: Array, window: int | None, s
     require(fits, "C2", f"q {q.shape}, caches {k_cache.shape} and {v_cache.shape} do not fit")
     require(window is None or window >= 1, "C6", f"window {window}")
     require(softcap is None or softcap > 0, "C7", f"softcap {softcap} is not positive")
+
+
+def _check_sinks(N: int, sinks: Array | None, prefix: int, window: int | None, chunk: int | None) -> None:
+    require(sinks is None or sinks.shape == (N,), "C8", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
+    require(prefix == 0 or (prefix > 0 and window is not None), "C9", f"prefix {prefix}, window {window}")
+    require(chunk is None or chunk >= 1, "C10", f"chunk {chunk}")
 
 
 def _check_tables(
