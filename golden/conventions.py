@@ -77,6 +77,12 @@ ROWS = (
         ("eps inside the root", "all of these", "default"),
     ),
     _row(
+        9, "Does a gated norm gate before the norm or after it?",
+        ("gate after the norm", "Qwen3-Next: silu", "default"),
+        ("gate before the norm", "Mamba-2: silu", "norm_before_gate=False"),
+        ("sigmoid after the norm", "Kimi Linear", 'activation="sigmoid"'),
+    ),
+    _row(
         10, "Which values does RoPE pair?",
         ("halves", "Hugging Face, flash-attention, gpt-oss: i with i + J", "default"),
         ("interleaved", "Meta, DeepSeek MLA, llama files in GGUF: 2i with 2i + 1", "interleaved=True"),
@@ -136,6 +142,11 @@ ROWS = (
         31, "How often does layer norm take the mean away?",
         ("twice", "the rounding of a large mean, which the first time leaves behind, goes with the second", "default"),
         ("once", "PyTorch and most kernels: float32 values near 4096 lose some 11 bits", "no"),
+    ),
+    _row(
+        32, "Where does the eps of an L2 norm stand?",
+        ("under the root", "flash-linear-attention, Qwen3-Next, Kimi Linear: x / sqrt(sum + eps)", "default"),
+        ("a floor of the length", "torch.nn.functional.normalize: x / max(length, eps)", "eps_is_floor=True"),
     ),
 )  # fmt: skip
 

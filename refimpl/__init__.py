@@ -40,6 +40,7 @@ CONTENTS = (
     ("llm.tail_cuts", "typical, epsilon and eta cutoff, top-n-sigma, top-h"),
     ("llm.sampler", "from logits to a token; the chain of steps is data"),
     ("llm.blocks", "where the bits of quantised weights lie"),
+    ("llm.block_writers", "weights rounded into those blocks"),
     ("llm.narrow_floats", "numbers of few bits beside their scales: int8 by rows, fp8 by blocks"),
     ("llm.fp4", "MXFP4 and NVFP4"),
     ("llm.quantize", "quantised weights read, or multiplied with int8 activations"),

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from golden.derive import activation as act
+from golden.derive import gated as gates
 from golden.values import Array
 
 __all__ = ["embedding", "gated_mlp", "layer_norm", "learned_position", "linear", "mlp", "rms_norm"]
@@ -50,5 +51,7 @@ def gated_mlp(
     x: Array, w_gate: Array, w_up: Array, w_down: Array, b_gate: Array | None = None, b_up: Array | None = None,
     b_down: Array | None = None, *, activation: str = "silu",
 ) -> Array:  # fmt: skip
-    gated = getattr(act, activation)(linear(x, w_gate, b_gate)) * linear(x, w_up, b_up)
-    return linear(gated, w_down, b_down)
+    gate, up = linear(x, w_gate, b_gate), linear(x, w_up, b_up)
+    clamped = activation == "swiglu_clamped"
+    hidden = gates.swiglu_clamped(gate, up) if clamped else getattr(act, activation)(gate) * up
+    return linear(hidden, w_down, b_down)

@@ -1,23 +1,22 @@
 """Activations: softmax and its kin along an axis, and the elementwise functions, one thread an element."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpu import device
-from gpu.basics.activation_kernels import along_axis, elementwise, gated
-from gpu.compile import Kernel
+from gpu.basics.activation_kernels import along_axis, elementwise
+from gpu.basics.flat import THREADS, applied, launch_flat
 from gpu.grid import blocks_for, threads_for
 from gpu.number import named
 from gpu.registry import Variant
 from refimpl.contract import Array, Float, kernel, op, require
 
 __all__ = [
-    "VARIANTS", "gated_into", "geglu", "geglu_into", "gelu_erf", "gelu_erf_into", "gelu_quick", "gelu_quick_into",
-    "gelu_tanh", "gelu_tanh_into", "log_softmax", "log_softmax_into", "logsumexp", "logsumexp_into", "relu",
-    "relu_into", "silu", "silu_into", "softmax", "softmax_into", "swiglu", "swiglu_into",
+    "VARIANTS", "gelu_erf", "gelu_erf_into", "gelu_quick", "gelu_quick_into", "gelu_tanh", "gelu_tanh_into",
+    "log_softmax", "log_softmax_into", "logsumexp", "logsumexp_into", "relu", "relu_into", "sigmoid", "sigmoid_into",
+    "silu", "silu_into", "softmax", "softmax_into", "softplus", "softplus_into",
 ]  # fmt: skip
 
 
@@ -60,93 +59,85 @@ def log_softmax_into(out: Float[Array, "..."], x: Float[Array, "..."], axis: int
 @op
 def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
-    return _applied(relu_into, x)
+    return applied(relu_into, x)
 
 
 @kernel
 def relu_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
     """Write relu of ``x`` into ``out``, which may be ``x``."""
-    _launch_flat(elementwise("relu", named(x)), out, x)
+    launch_flat(elementwise("relu", named(x)), out, x)
+
+
+@op
+def sigmoid(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256."""
+    return applied(sigmoid_into, x)
+
+
+@kernel
+def sigmoid_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
+    """Write the sigmoid of ``x`` into ``out``, which may be ``x``."""
+    launch_flat(elementwise("sigmoid", named(x)), out, x)
+
+
+@op
+def softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One thread an element, blocks of 256; log1p in float32 by libdevice."""
+    return applied(softplus_into, x)
+
+
+@kernel
+def softplus_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
+    """Write softplus of ``x`` into ``out``, which may be ``x``."""
+    launch_flat(elementwise("softplus", named(x)), out, x)
 
 
 @op
 def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
-    return _applied(silu_into, x)
+    return applied(silu_into, x)
 
 
 @kernel
 def silu_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
     """Write silu of ``x`` into ``out``, which may be ``x``."""
-    _launch_flat(elementwise("silu", named(x)), out, x)
+    launch_flat(elementwise("silu", named(x)), out, x)
 
 
 @op
 def gelu_erf(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256; erfc in float32 by libdevice."""
-    return _applied(gelu_erf_into, x)
+    return applied(gelu_erf_into, x)
 
 
 @kernel
 def gelu_erf_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
     """Write the exact GELU of ``x`` into ``out``, which may be ``x``."""
-    _launch_flat(elementwise("gelu_erf", named(x)), out, x)
+    launch_flat(elementwise("gelu_erf", named(x)), out, x)
 
 
 @op
 def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
-    return _applied(gelu_tanh_into, x)
+    return applied(gelu_tanh_into, x)
 
 
 @kernel
 def gelu_tanh_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
     """Write the tanh GELU of ``x`` into ``out``, which may be ``x``."""
-    _launch_flat(elementwise("gelu_tanh", named(x)), out, x)
+    launch_flat(elementwise("gelu_tanh", named(x)), out, x)
 
 
 @op
 def gelu_quick(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """One thread an element, blocks of 256."""
-    return _applied(gelu_quick_into, x)
+    return applied(gelu_quick_into, x)
 
 
 @kernel
 def gelu_quick_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
     """Write the sigmoid GELU of ``x`` into ``out``, which may be ``x``."""
-    _launch_flat(elementwise("gelu_quick", named(x)), out, x)
-
-
-@op
-def swiglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
-    """One thread an element, blocks of 256."""
-    require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
-    return _applied(swiglu_into, gate, up)
-
-
-@kernel
-def swiglu_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."]) -> None:
-    """Write silu(gate) up into ``out``, which may be ``gate`` or ``up``."""
-    gated_into(out, gate, up, "silu")
-
-
-@op
-def geglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
-    """One thread an element, blocks of 256."""
-    require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
-    return _applied(geglu_into, gate, up)
-
-
-@kernel
-def geglu_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."]) -> None:
-    """Write gelu_tanh(gate) up into ``out``, which may be ``gate`` or ``up``."""
-    gated_into(out, gate, up, "gelu_tanh")
-
-
-@kernel
-def gated_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."], activation: str) -> None:
-    """Write activation(gate) up into ``out``, which may be ``gate`` or ``up``."""
-    _launch_flat(gated(activation, named(gate), named(up)), out, gate, up)
+    launch_flat(elementwise("gelu_quick", named(x)), out, x)
 
 
 def _check_axis(x: Array, axis: int) -> None:
@@ -169,22 +160,9 @@ def _launch_along(form: str, out: Array, x: Array, axis: int, by_block: bool | N
     by_block = inner == 1 if by_block is None else by_block
     made = along_axis(form, named(x), by_block)
     if outer * inner:
-        threads = threads_for(n) if by_block else _THREADS
-        blocks = outer if by_block else blocks_for(outer * inner, _THREADS)
+        threads = threads_for(n) if by_block else THREADS
+        blocks = outer if by_block else blocks_for(outer * inner, THREADS)
         device.launch(made, blocks, threads, out.reshape(outer, -1, inner), x.reshape(outer, n, inner))
-
-
-def _applied(launcher: Callable[..., None], *inputs: Array) -> Array:
-    """Run a launcher on the inputs, and on a new array of the first one's shape and dtype."""
-    shape = inputs[0].shape
-    out = device.empty(math.prod(shape), inputs[0].dtype).reshape(shape)
-    launcher(out, *(device.array(x).reshape(shape) for x in inputs))
-    return out
-
-
-def _launch_flat(made: Kernel, out: Array, *inputs: Array) -> None:
-    blocks = blocks_for(out.size, _THREADS)
-    device.launch(made, blocks, _THREADS, *(x.reshape(-1) for x in (out, *inputs)))
 
 
 def _scores() -> dict[str, Any]:
@@ -199,11 +177,6 @@ def _hidden() -> dict[str, Any]:
     return {"x": np.random.default_rng(0).standard_normal((4, 14336), np.float32)}
 
 
-def _gate_and_up() -> dict[str, Any]:
-    gate, up = np.random.default_rng(0).standard_normal((2, 4, 14336), np.float32)
-    return {"gate": gate, "up": up}
-
-
 def _is_last(x: Array, axis: int = -1) -> bool:
     return axis % x.ndim == x.ndim - 1
 
@@ -215,10 +188,8 @@ def _rows_and_columns(form: str) -> tuple[Variant, ...]:
     )
 
 
-_THREADS = 256
-_PLAIN = (relu, silu, gelu_erf, gelu_tanh, gelu_quick)
+_PLAIN = (relu, sigmoid, softplus, silu, gelu_erf, gelu_tanh, gelu_quick)
 VARIANTS = (
     *_rows_and_columns("softmax"), *_rows_and_columns("logsumexp"), *_rows_and_columns("log_softmax"),
     *(Variant("numba", f.__name__, f, lambda *_, **__: True, _hidden) for f in _PLAIN),
-    *(Variant("numba", f.__name__, f, lambda *_, **__: True, _gate_and_up) for f in (swiglu, geglu)),
 )  # fmt: skip

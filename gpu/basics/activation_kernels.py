@@ -12,7 +12,7 @@ from gpu.compile import Kernel, device_function, numba_kernel
 from gpu.number import read, storage, write
 from refimpl.contract import host
 
-__all__ = ["along_axis", "elementwise", "formulas", "gated"]
+__all__ = ["along_axis", "elementwise", "formulas"]
 
 
 @host
@@ -30,6 +30,9 @@ def formulas() -> MappingProxyType[str, Callable[..., Any]]:
     def relu(x):
         return x if x > 0 or x != x else np.float32(0)
 
+    def softplus(x):
+        return (x if x > 0 or x != x else np.float32(0)) + math.log1p(math.exp(-abs(x)))
+
     def silu(x):
         return x * sigmoid(x)
 
@@ -42,7 +45,8 @@ def formulas() -> MappingProxyType[str, Callable[..., Any]]:
     def gelu_quick(x):
         return x * sigmoid(quick * x)
 
-    return MappingProxyType({f.__name__: device_function(f) for f in (relu, silu, gelu_erf, gelu_tanh, gelu_quick)})
+    plain = (relu, softplus, silu, gelu_erf, gelu_tanh, gelu_quick)
+    return MappingProxyType({"sigmoid": sigmoid} | {f.__name__: device_function(f) for f in plain})
 
 
 @host
@@ -63,26 +67,6 @@ def elementwise(activation: str, dtype: str) -> Kernel:
             out[i] = narrow(formula(wide(x[i])))
 
     return elementwise
-
-
-@host
-@cache
-def gated(activation: str, dtype: str, up_dtype: str) -> Kernel:
-    """Return the kernel of activation(gate) up: one thread an element."""
-    from numba import uint64
-
-    from gpu.warp import block, thread, threads
-
-    formula, wide, wide_up, narrow = formulas()[activation], read(dtype), read(up_dtype), write(dtype)
-    array = f"{storage(dtype)}[::1]"
-
-    @numba_kernel(array, array, f"{storage(up_dtype)}[::1]", name=f"{activation}_gated[{dtype}]")
-    def gated(out, gate, up):
-        i = block() * threads() + thread()
-        if i < uint64(gate.size):
-            out[i] = narrow(formula(wide(gate[i])) * wide_up(up[i]))
-
-    return gated
 
 
 @host

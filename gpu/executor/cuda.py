@@ -12,6 +12,7 @@ import numpy as np
 
 from gpu import device
 from gpu.basics import activation
+from gpu.basics.gated import gated_into
 from gpu.basics.norm import layer_norm_into, rms_norm_into
 from gpu.efficient.paged import paged_append_into, paged_attention_into
 from gpu.executor.base import Executor
@@ -117,7 +118,7 @@ class CudaExecutor(Executor):
         matrices[prefix + "w_up"].multiply(step.up, step.normed)
         if self.spec.gated:
             matrices[prefix + "w_gate"].multiply(step.gate, step.normed)
-            activation.gated_into(step.up, step.gate, step.up, self.spec.activation)
+            gated_into(step.up, step.gate, step.up, self.spec.activation)
         else:
             getattr(activation, f"{self.spec.activation}_into")(step.up, step.up)
         matrices[prefix + "w_down"].multiply(step.x, step.up, residual=step.x)

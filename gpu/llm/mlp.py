@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from gpu import device
-from gpu.basics.activation import gated_into, gelu_erf_into, gelu_quick_into, gelu_tanh_into, relu_into, silu_into
+from gpu.basics.activation import gelu_erf_into, gelu_quick_into, gelu_tanh_into, relu_into, silu_into
+from gpu.basics.gated import gated_into
 from gpu.basics.linear import linear_into
 from gpu.registry import Variant
 from refimpl.contract import Array, Float, kernel, op, require
@@ -53,7 +54,7 @@ def gated_mlp(
 ) -> Float[Array, "T D"]:
     """Four launches: two linear maps, the gate in place, a linear map."""
     require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
-    _check(activation)
+    _check(activation, "swiglu_clamped")
     gate, up = device.empty((2, len(x), len(w_up)), np.float32)
     y = device.empty((len(x), len(w_down)), x.dtype)
     weights = map(_there, (w_gate, w_up, w_down, b_gate, b_up, b_down))
@@ -75,8 +76,9 @@ def gated_mlp_into(
     linear_into(y, gate, w_down, b_down, residual)
 
 
-def _check(activation: str) -> None:
-    require(activation in _ACTIVATIONS, "C1", f"activation {activation!r}, not one of {', '.join(_ACTIVATIONS)}")
+def _check(activation: str, *gated: str) -> None:
+    named = (*_ACTIVATIONS, *gated)
+    require(activation in named, "C1", f"activation {activation!r}, not one of {', '.join(named)}")
 
 
 def _there(x: Array | None) -> Array | None:

@@ -1,4 +1,4 @@
-"""Activations: softmax and its kin over one axis, and the elementwise functions of the feed-forward block.
+"""Activations: softmax and its kin over one axis, and the elementwise functions of gates and feed-forward blocks.
 
 Sigmoid and GELU are written so that neither tail overflows or cancels:
 sigmoid(x) = e^min(x, 0) / (1 + e^-|x|),  (1 + tanh u) / 2 = sigmoid(2u),  (1 + erf u) / 2 = erfc(-u) / 2.
@@ -11,7 +11,7 @@ import numpy as np
 from refimpl.contract import Array, Float, op, require, widen
 
 __all__ = [
-    "geglu", "gelu_erf", "gelu_quick", "gelu_tanh", "log_softmax", "logsumexp", "relu", "silu", "softmax", "swiglu",
+    "gelu_erf", "gelu_quick", "gelu_tanh", "log_softmax", "logsumexp", "relu", "sigmoid", "silu", "softmax", "softplus",
 ]
 
 
@@ -97,6 +97,38 @@ def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 @op
+def sigmoid(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Map each value to a share between 0 and 1: the gate that is open or shut.
+
+    Math: 1 / (1 + exp(-x)).
+    Cost: about 5 flop and two exp an element: bound by memory.
+    Numerics: neither tail overflows, and the lower one keeps its relative accuracy; -inf gives 0, +inf 1, NaN NaN.
+    Source: Ackley, Hinton, Sejnowski, A learning algorithm for Boltzmann machines, 1985.
+
+    >>> sigmoid(np.array([-1000.0, 0.0, 1000.0]))
+    array([0. , 0.5, 1. ])
+    """
+    return _sigmoid(widen(x)).astype(x.dtype, copy=False)
+
+
+@op
+def softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Smooth relu: positive everywhere, and near x for large x (Mamba's step size, DeepSeek-V4's router).
+
+    Math: log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)).
+    Cost: about 4 flop, one exp and one log1p an element: bound by memory.
+    Numerics: neither tail overflows, and the lower one keeps its relative accuracy; -inf gives 0, +inf +inf, NaN NaN.
+        PyTorch gives x itself from 20 on, which is 2e-9 less.
+    Source: Dugas, Bengio, Belisle, Nadeau, Garcia, Incorporating second-order functional knowledge, 2001.
+
+    >>> softplus(np.array([-1000.0, 0.0, 1000.0])).round(3).tolist()
+    [0.0, 0.693, 1000.0]
+    """
+    wide = widen(x)
+    return (np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide)))).astype(x.dtype, copy=False)
+
+
+@op
 def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Multiply each value by its own sigmoid (also called swish).
 
@@ -162,42 +194,6 @@ def gelu_quick(x: Float[Array, "..."]) -> Float[Array, "..."]:
     wide = widen(x)
     with np.errstate(over="ignore"):
         return (wide * _sigmoid(1.702 * wide)).astype(x.dtype, copy=False)
-
-
-@op
-def swiglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Multiply one projection by the SiLU of another (Llama, Qwen).
-
-    Math: gate sigmoid(gate) up.
-    Cost: about 7 flop and two exp an element: bound by memory.
-    Numerics: one cast at the end, none between the SiLU and the product.
-    Constraints:
-        (C1) gate and up have one shape.
-    Source: Shazeer, GLU variants improve transformer, 2020.
-
-    >>> swiglu(np.array([1000.0]), np.array([2.0]))
-    array([2000.])
-    """
-    require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
-    return (silu(widen(gate)) * widen(up)).astype(gate.dtype, copy=False)
-
-
-@op
-def geglu(gate: Float[Array, "..."], up: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Multiply one projection by the tanh GELU of another (Gemma, T5 v1.1).
-
-    Math: gelu_tanh(gate) up.
-    Cost: about 11 flop and two exp an element: bound by memory.
-    Numerics: one cast at the end, none between the GELU and the product.
-    Constraints:
-        (C1) gate and up have one shape.
-    Source: Shazeer, 2020.
-
-    >>> geglu(np.array([1000.0]), np.array([2.0]))
-    array([2000.])
-    """
-    require(gate.shape == up.shape, "C1", f"gate has shape {gate.shape}, up {up.shape}")
-    return (gelu_tanh(widen(gate)) * widen(up)).astype(gate.dtype, copy=False)
 
 
 def _check_axis(x: Array, axis: int) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from types import MappingProxyType
 
-from refimpl.basics.activation import geglu, gelu_erf, gelu_quick, gelu_tanh, relu, silu, swiglu
+from refimpl.basics.activation import gelu_erf, gelu_quick, gelu_tanh, relu, silu
+from refimpl.basics.gated import geglu, swiglu, swiglu_clamped
 from refimpl.basics.linear import linear
 from refimpl.contract import Array, Float, op, require, widen
 
@@ -12,7 +13,9 @@ __all__ = ["gated_mlp", "mlp"]
 _ACTIVATIONS: MappingProxyType[str, Callable[[Array], Array]] = MappingProxyType(
     {"gelu_erf": gelu_erf, "gelu_quick": gelu_quick, "gelu_tanh": gelu_tanh, "relu": relu, "silu": silu}
 )
-_GATED: MappingProxyType[str, Callable[[Array, Array], Array]] = MappingProxyType({"gelu_tanh": geglu, "silu": swiglu})
+_GATED: MappingProxyType[str, Callable[[Array, Array], Array]] = MappingProxyType(
+    {"gelu_tanh": geglu, "silu": swiglu, "swiglu_clamped": swiglu_clamped}
+)
 
 
 @op
@@ -43,14 +46,14 @@ def gated_mlp(
     b_gate: Float[Array, " F"] | None = None, b_up: Float[Array, " F"] | None = None,
     b_down: Float[Array, " D"] | None = None, *, activation: str = "silu",
 ) -> Float[Array, "T D"]:
-    """Map each token to a wider layer twice, let one result gate the other, and map it back (Llama, Qwen, Gemma).
+    """Map each token to a wider layer twice, let one result gate the other, and map it back (Llama, Qwen, gpt-oss).
 
     Math: y = (act(x w_gate^T + b_gate) (x w_up^T + b_up)) w_down^T + b_down; the middle is
-        swiglu for silu and geglu for gelu_tanh.
+        swiglu for silu, geglu for gelu_tanh, and swiglu_clamped, which adds 1 to the second factor, for its own name.
     Cost: 6 T D F flop over 3 D F weights: bound by their bytes in decode, by arithmetic in prefill.
     Numerics: float32 or wider from end to end, one cast.
     Constraints:
-        (C1) the activation is gelu_erf, gelu_quick, gelu_tanh, relu or silu.
+        (C1) the activation is gelu_erf, gelu_quick, gelu_tanh, relu, silu or swiglu_clamped.
         (C2) w_gate and w_up have one shape.
     Source: Shazeer, GLU variants improve transformer, 2020.
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from golden.tolerance import judge
 from golden.values import dtype_named
 from gpu import device
-from gpu.basics.activation import gated_into, softmax, swiglu
+from gpu.basics.activation import softmax
+from gpu.basics.gated import gated_into, swiglu
 from gpu.basics.linear import linear, linear_into
 from gpu.basics.norm import layer_norm, rms_norm
 from refimpl.basics import activation as activations

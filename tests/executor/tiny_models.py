@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from refimpl import operations
-from refimpl.basics.activation import swiglu
+from refimpl.basics.gated import swiglu
 from refimpl.llm.quantize import FORMATS, Tensor, linear_int8
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.spec import ModelSpec, RopeSpec, weight_shapes

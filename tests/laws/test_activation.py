@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.basics.activation import (
-    geglu,
     gelu_erf,
     gelu_quick,
     gelu_tanh,
@@ -17,8 +16,8 @@ from refimpl.basics.activation import (
     relu,
     silu,
     softmax,
-    swiglu,
 )
+from refimpl.basics.gated import geglu, swiglu
 from tests.laws.strategies import assert_near, normal, seeds, sizes
 
 GRID = np.arange(-600, 601) / 100.0

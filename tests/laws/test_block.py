@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.basics import activation, linear, norm
-from refimpl.basics.activation import geglu, gelu_tanh, relu, swiglu
+from refimpl.basics.activation import gelu_tanh, relu
+from refimpl.basics.gated import geglu, swiglu
 from refimpl.llm import attention, kv_cache, mlp, position, rope_scaling
 from refimpl.llm.block import transformer_block
 from refimpl.llm.kv_cache import new_cache

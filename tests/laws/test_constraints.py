@@ -6,12 +6,12 @@ so that check is off here and the operation must refuse by itself.
 
 from types import SimpleNamespace
 
-import jaxtyping
 import ml_dtypes
 import numpy as np
 import pytest
 
-from refimpl.basics.activation import geglu, log_softmax, logsumexp, softmax, swiglu
+from refimpl.basics.activation import log_softmax, logsumexp, softmax
+from refimpl.basics.gated import geglu, swiglu
 from refimpl.basics.linear import linear
 from refimpl.basics.norm import layer_norm, rms_norm
 from refimpl.contract import ContractError
@@ -162,14 +162,6 @@ BROKEN = [
     (mlp, "C1", (a(1, 2), a(3, 2), a(2, 3)), {"activation": "gelu"}),
     (gated_mlp, "C1", (a(1, 2), a(3, 2), a(3, 2), a(2, 3)), {"activation": "swish"}),
 ]
-
-
-@pytest.fixture
-def unchecked_shapes():
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from refimpl.basics.activation import (
-    geglu,
     gelu_erf,
     gelu_quick,
     gelu_tanh,
@@ -13,8 +12,8 @@ from refimpl.basics.activation import (
     relu,
     silu,
     softmax,
-    swiglu,
 )
+from refimpl.basics.gated import geglu, swiglu
 from refimpl.basics.linear import linear
 from refimpl.basics.norm import layer_norm, rms_norm
 from refimpl.efficient.flash import flash_attention
