@@ -1,30 +1,33 @@
 """A model on a device. Its face is that of ``refimpl.model.Model``; what computes is an executor."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu.device import pick
+from gpu.draft import Drafts, check_vocabulary
 from gpu.executor.page import PAGE
 from gpu.explain import Stored, stored
 from refimpl.contract import Array, Float, UsageError, host, whole
 from refimpl.files.tokenizer import Tokenizer
 from refimpl.llm.generate import Reply, Token
 from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
+from refimpl.llm.speculative import judge_draft
 from refimpl.model import Prompt, Source, check_ids, open_model, prompt_ids
 from refimpl.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from gpu.executor.base import Executor
 
-__all__ = ["Model", "load"]
+__all__ = ["Model", "load", "with_draft"]
 
 
 @host
 def load(
     ref: str | Path, device: str = "auto", *, dtype: str | None = None, threads: int | None = None,
-    activations: str = "float32", context: int | None = None, offline: bool = False,
+    activations: str = "float32", context: int | None = None, offline: bool = False, draft: str | Path | None = None,
+    num_draft_tokens: int = 8,
 ) -> "Model":  # fmt: skip
     """Load a model from a folder, a GGUF file, org/name of the hub, or smollm2, and make it ready on a device.
 
@@ -32,6 +35,9 @@ def load(
     tokens of a sequence. None: as many as the model was made for, which bounds ``generate``; ``logits``,
     ``hidden_states`` and ``greedy`` go beyond it where positions are rotary, as the reference does. On cuda and
     emulated the activations are float32, and there are no threads to choose.
+
+    A ``draft``, a smaller model of the same vocabulary, or "ngram" (what followed before in the text), proposes up to
+    ``num_draft_tokens`` tokens that one pass judges: the same text, sooner where the draft is right.
     """
     place = pick(device)
     if place != "cpu" and (threads is not None or activations != "float32"):
@@ -52,7 +58,20 @@ def load(
         from gpu.executor.cuda import CudaExecutor
 
         executor = CudaExecutor(source.spec, source.weights, place, dtype=dtype, context=context)
-    return Model(source, executor, place, dtype)
+    model = Model(source, executor, place, dtype)
+    return model if draft is None else with_draft(model, draft, num_draft_tokens, threads=threads, offline=offline)
+
+
+@host
+def with_draft(model: "Model", draft: str | Path, num_draft_tokens: int = 8, **settings: Any) -> "Model":
+    """Return the model with a draft: "ngram", or another that is loaded on the same device."""
+    if whole("num_draft_tokens", num_draft_tokens) < 1:
+        raise UsageError(f"num_draft_tokens is at least 1, got {num_draft_tokens}")
+    if draft == "ngram":
+        return replace(model, draft="ngram", num_draft_tokens=num_draft_tokens)
+    smaller = load(draft, model.device, **settings)
+    check_vocabulary(smaller, model)
+    return replace(model, draft=smaller, num_draft_tokens=num_draft_tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +82,8 @@ class Model:
     executor: "Executor"
     device: str  # cpu, cuda or emulated
     dtype: str | None = None  # that matrices are converted to
+    draft: "Model | str | None" = None  # a smaller model, or "ngram"
+    num_draft_tokens: int = 8
 
     @property
     def spec(self) -> ModelSpec:
@@ -139,9 +160,9 @@ class Model:
             )
             for number, prompt in enumerate(prompts)
         ]  # fmt: skip
-        return self._run(replies)
+        return self._run(replies, Drafts(self.draft, self.num_draft_tokens))
 
-    def _run(self, replies: list[Reply]) -> Iterator[tuple[int, Token]]:
+    def _run(self, replies: list[Reply], drafts: Drafts) -> Iterator[tuple[int, Token]]:
         """Step the replies that go on; one begins when the cache has room for all that it may become."""
         waiting = [number for number, reply in enumerate(replies) if reply.ended is None]
         places: dict[int, Any] = {}  # of the replies that run: their sequences
@@ -150,12 +171,19 @@ class Model:
                 while waiting and self._fits([replies[number] for number in [*places, waiting[0]]]):
                     number = waiting.pop(0)
                     places[number] = self.executor.new_sequence(replies[number].longest)
-                items = [(sequence, replies[number].pending) for number, sequence in places.items()]
-                for number, logits in zip(list(places), self.executor.step(items), strict=True):
-                    yield number, replies[number].take(logits)
-                    if replies[number].ended is not None:
+                guesses = {number: drafts.propose(number, replies[number]) for number in places}
+                items = [(places[number], [*replies[number].pending, *guess]) for number, guess in guesses.items()]
+                logits = self.executor.step(items, [len(guess) + 1 for guess in guesses.values()])
+                for number, guess in guesses.items():
+                    rows, logits, reply = logits[: len(guess) + 1], logits[len(guess) + 1 :], replies[number]
+                    yield from ((number, token) for token in judge_draft(reply, rows, guess))
+                    if reply.ended is None:
+                        self.executor.rewind(places[number], len(reply.prompt) + len(reply.output) - 1)
+                    else:
+                        drafts.free(number)
                         self.executor.free(places.pop(number))
         finally:
+            drafts.close()
             for sequence in places.values():
                 self.executor.free(sequence)
 

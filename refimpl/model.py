@@ -1,7 +1,7 @@
 """A model, opened and run plainly: NumPy arrays, one sequence, every operation as it is written."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from refimpl.llm.generate import Step, Token, generate
 from refimpl.llm.kv_cache import KVCache
 from refimpl.llm.quantize import Tensor
 from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
+from refimpl.llm.speculative import Verify
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
 from refimpl.models.families.gguf_names import gguf_config, gguf_weights
@@ -134,14 +135,27 @@ class Model:
 
     def sequence(self, capacity: int) -> Step:
         """Begin a sequence of at most ``capacity`` tokens: a function that appends ids and returns the last logits."""
-        caches = self._caches(capacity)
+        verify, held = self.verifier(capacity), 0
 
         def step(ids: list[int]) -> Array:
-            nonlocal caches
-            states, caches = forward(check_ids(ids, self.spec), self.weights, self.spec, caches, self.ops)
-            return project_logits(states[-1][-1:], self.weights, self.ops)[0]
+            nonlocal held
+            logits = verify(held, ids, 1)
+            held += len(ids)
+            return logits[0]
 
         return step
+
+    def verifier(self, capacity: int) -> Verify:
+        """Begin a sequence of at most ``capacity`` tokens that can be taken back: what ``speculate`` calls."""
+        caches = self._caches(capacity)
+
+        def verify(kept: int, ids: list[int], wanted: int) -> Array:
+            nonlocal caches
+            caches = [replace(cache, length=kept) for cache in caches]
+            states, caches = forward(check_ids(ids, self.spec), self.weights, self.spec, caches, self.ops)
+            return project_logits(states[-1][-wanted:], self.weights, self.ops)
+
+        return verify
 
     def greedy(self, ids: Sequence[int] | Array, n: int) -> list[int]:
         """Continue by the n likeliest tokens, one after the other, whatever they are."""

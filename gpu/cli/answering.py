@@ -34,6 +34,7 @@ def load_model(options: argparse.Namespace) -> Any:
     return gpu.load(
         options.model, device=options.device, dtype=None if options.dtype == "auto" else options.dtype,
         threads=options.threads, activations=options.activations, context=options.ctx_size, offline=options.offline,
+        draft=options.draft_model, num_draft_tokens=options.num_draft_tokens,
     )
 
 

@@ -54,6 +54,11 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "-c", "--ctx-size", "--ctx", "--n-ctx", "--context-length", type=whole(1, HUGE), metavar="N",
         help="tokens of prompt and answer together (default: as many as the model takes)",
     )
+    group.add_argument(
+        "--draft-model", "--model-draft", type=path, metavar="REF",
+        help="a smaller model that proposes tokens, or ngram: what followed before; the same text, perhaps sooner",
+    )
+    group.add_argument("--num-draft-tokens", type=whole(1, 256), default=8, metavar="N", help="proposed at once (8)")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ class Answer:
     begun: float = 0.0  # its ids go to the model
     first: float = 0.0  # the first token is there
     last: float = 0.0
+    drafted: int = 0  # tokens that a draft had proposed
 
     @property
     def done(self) -> bool:
@@ -40,6 +41,7 @@ class Answer:
         self.first = self.first or now
         self.last = now
         self.ids.append(token.id)
+        self.drafted += token.drafted
         self.text += token.text
         self.stop = token.stop or self.stop
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu.executor.plan import Segment, cut
 from refimpl.contract import Array, Float, UsageError, require
-from refimpl.models.spec import ModelSpec
+from refimpl.models.spec import ModelSpec, require_dense
 
 __all__ = ["Executor"]
 
@@ -22,6 +22,7 @@ class Executor:
     sequence: type  # of the cache: made of the cache, the most tokens, and the length of the prompt
 
     def __init__(self, spec: ModelSpec, context: int | None) -> None:
+        require_dense(spec)
         self.spec, self.context = spec, spec.max_positions if context is None else context
         if self.context < 1 or (spec.rope is None and self.context > spec.max_positions):
             raise UsageError(f"a context of {self.context} tokens; the model has {spec.max_positions} positions")
@@ -48,19 +49,29 @@ class Executor:
         with self._lock:
             self.cache.release(sequence)
 
-    def step(self, items: Row[tuple[Any, Row[int] | Array]]) -> Float[Array, "R V"]:
-        """Append ids to each sequence, and return the logits after the last id of each.
+    def rewind(self, sequence: Any, length: int) -> None:
+        """Forget all tokens of a sequence but the first ``length``; it keeps its pages."""
+        require(0 <= length <= sequence.length, "C1", f"a rewind from {sequence.length} tokens to {length}")
+        sequence.length = length
+
+    def step(
+        self, items: Row[tuple[Any, Row[int] | Array]], wanted: Row[int] | None = None
+    ) -> Float[Array, "rows V"]:
+        """Append ids to each sequence, and return the logits after the last id of each, or after the last ``wanted``.
 
         Constraints:
             (C1) at least one sequence, each once and open, with at least one id.
             (C2) every id is in the vocabulary.
+            (C3) from 1 to all ids of a sequence are wanted.
         """
-        known = [(sequence, self._checked(ids)) for sequence, ids in items]
-        require(len({id(sequence) for sequence, _ in known}) == len(known) > 0, "C1", "a step takes a sequence once")
-        logits = np.empty((len(known), self.spec.vocab_size), np.float32)
+        counts = [1] * len(items) if wanted is None else wanted
+        known = [(sequence, self._checked(ids), count) for (sequence, ids), count in zip(items, counts, strict=True)]
+        require(len({id(sequence) for sequence, *_ in known}) == len(known) > 0, "C1", "a step takes a sequence once")
+        require(all(1 <= count <= len(ids) for _, ids, count in known), "C3", f"logits after {counts} ids are wanted")
+        logits = np.empty((sum(counts), self.spec.vocab_size), np.float32)
         with self._lock:
-            require(not any(sequence.closed for sequence, _ in known), "C1", "a step takes open sequences")
-            for sequence, ids in known:
+            require(not any(sequence.closed for sequence, *_ in known), "C1", "a step takes open sequences")
+            for sequence, ids, _ in known:
                 self.cache.extend(sequence, sequence.length + len(ids))
             for segments in cut(known):
                 self._answer(segments, logits)
@@ -84,6 +95,6 @@ class Executor:
         try:
             with self._lock:
                 self.cache.extend(sequence, len(known))
-            yield from cut([(sequence, known)])
+            yield from cut([(sequence, known, 1)])
         finally:
             self.free(sequence)

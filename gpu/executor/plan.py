@@ -30,21 +30,28 @@ class Segment(NamedTuple):
 
 
 @host
-def cut(items: Row[tuple[Sequence, Array]]) -> list[list[Segment]]:
-    """Pack the tokens of all items, in order, into steps of at most CHUNK."""
+def cut(items: Row[tuple[Sequence, Array, int]]) -> list[list[Segment]]:
+    """Pack the tokens of all items, in order, into steps of at most CHUNK.
+
+    An item asks for the logits of its last tokens, so many. Those after the first of these are segments of their own:
+    RoPE's scalings by length see what they would see if the tokens came one by one.
+    """
     steps: list[list[Segment]] = [[]]
-    room = CHUNK
-    for result, (sequence, ids) in enumerate(items):
-        done, rope_len = 0, max(sequence.prompt_length, sequence.length + len(ids))
-        while done < len(ids):
-            count = min(room, len(ids) - done)
-            answers = result if done + count == len(ids) else -1
-            part = ids[done : done + count]
-            steps[-1].append(Segment(sequence, part, sequence.length + done, rope_len, answers))
-            done, room = done + count, room - count
-            if room == 0:
-                steps.append([])
-                room = CHUNK
+    room, result = CHUNK, 0
+    for sequence, ids, wanted in items:
+        given = len(ids) - wanted + 1
+        for begin, end in ((0, given), *((i, i + 1) for i in range(given, len(ids)))):
+            done, rope_len = begin, max(sequence.prompt_length, sequence.length + end)
+            while done < end:
+                count = min(room, end - done)
+                answers = result if done + count == end else -1
+                part = ids[done : done + count]
+                steps[-1].append(Segment(sequence, part, sequence.length + done, rope_len, answers))
+                done, room = done + count, room - count
+                if room == 0:
+                    steps.append([])
+                    room = CHUNK
+            result += 1
     return [step for step in steps if step]
 
 

@@ -26,6 +26,7 @@ class Token:
 
     ``logprob`` and ``top_logprobs`` (the likeliest ids first) describe the model's own distribution, before the chain.
     ``stop`` is None but for the last token: "eos", "stop" (a stop string), "length" (max_tokens) or "context" (full).
+    ``drafted``: a draft had proposed it (see llm/speculative.py).
     """
 
     id: int
@@ -33,6 +34,7 @@ class Token:
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
     stop: str | None = None
+    drafted: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,11 @@ class Reply:
     def longest(self) -> int:
         """The most tokens that prompt and answer may have together."""
         return min(self.context, len(self.prompt) + (self.context if self.max_tokens is None else self.max_tokens))
+
+    @property
+    def room(self) -> int:
+        """How many tokens may still come."""
+        return self.longest - len(self.prompt) - len(self.output)
 
     @property
     def pending(self) -> list[int]:
