@@ -14,8 +14,8 @@ from gpu.warp import lane, thread, threads, warp, warp_sum
 from refimpl.contract import host
 
 __all__ = [
-    "BINS", "KEY_BITS", "block_min", "clear", "first_above", "fold", "gather", "key", "share_of", "sum_chunks",
-    "take_place", "total",
+    "BINS", "KEY_BITS", "block_min", "block_total", "clear", "first_above", "fold", "gather", "key", "share_of", "sum_chunks",
+    "take_place", "total", "warp_min",
 ]
 
 BINS = 256
@@ -59,7 +59,8 @@ def _stored_bits(bits):
 
 
 @device_function
-def _warp_min(x):
+def warp_min(x):
+    """Give every lane the least of the warp's uint64 values."""
     offset = 16
     while offset:
         x = min(x, uint64(cuda.shfl_xor_sync(_ALL, int64(x), offset)))
@@ -71,11 +72,24 @@ def _warp_min(x):
 def block_min(x):
     """Give every thread the least of the block's uint64 values."""
     partial = cuda.shared.array(32, uint64)
-    x = _warp_min(x)
+    x = warp_min(x)
     if lane() == uint64(0):
         partial[warp()] = x
     cuda.syncthreads()
-    x = _warp_min(partial[lane()] if lane() < threads() >> uint64(5) else ~uint64(0))
+    x = warp_min(partial[lane()] if lane() < threads() >> uint64(5) else ~uint64(0))
+    cuda.syncthreads()  # the next one may overwrite partial
+    return x
+
+
+@device_function
+def block_total(x):
+    """Give every thread the sum of the block's int64 values."""
+    partial = cuda.shared.array(32, int64)
+    x = warp_sum(x)
+    if lane() == uint64(0):
+        partial[warp()] = x
+    cuda.syncthreads()
+    x = warp_sum(partial[lane()] if lane() < threads() >> uint64(5) else int64(0))
     cuda.syncthreads()  # the next one may overwrite partial
     return x
 

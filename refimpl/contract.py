@@ -15,7 +15,9 @@ Dimension key: one letter, one meaning, in prose and in signatures. A name may e
     N query heads           K key/value heads           G = N / K
     H head width            H2 head width of v          J rotated pairs of a head
     B blocks of a row       I elements of a block       L layers
-    R sequences             M blocks of a sequence
+    R sequences             M blocks of a sequence  E experts
+    A active experts of a token
+    C channels              Y rows of an image      X columns of an image
 
 Other axes are words: ``row_bytes``.
 """

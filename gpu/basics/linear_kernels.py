@@ -11,7 +11,7 @@ from gpu.compile import Kernel, device_function, numba_kernel
 from gpu.number import read, storage, write
 from refimpl.contract import host
 
-__all__ = ["COLUMNS", "ROWS", "TILE_THREADS", "WARPS", "few_rows", "tiled"]
+__all__ = ["COLUMNS", "ROWS", "TILE_THREADS", "WARPS", "few_rows", "finish_output", "tile_sums", "tiled"]
 
 WARPS = 8
 """Of a block of the kernel for few rows; each computes one column of y."""
@@ -31,7 +31,7 @@ def few_rows(y_dtype: str, x_dtype: str, w_dtype: str, b_dtype: str, rows: int) 
 
     from gpu.warp import block, lane, warp, warp_sum
 
-    wide_x, wide_w, finish = read(x_dtype), read(w_dtype), _finish(y_dtype, b_dtype)
+    wide_x, wide_w, finish = read(x_dtype), read(w_dtype), finish_output(y_dtype, b_dtype)
 
     @numba_kernel(*_types(y_dtype, x_dtype, w_dtype, b_dtype), name=f"linear[{x_dtype}, {w_dtype}] {rows} rows")
     def linear_few(y, x, w, b, residual):
@@ -60,23 +60,40 @@ def few_rows(y_dtype: str, x_dtype: str, w_dtype: str, b_dtype: str, rows: int) 
 @cache
 def tiled(y_dtype: str, x_dtype: str, w_dtype: str, b_dtype: str) -> Kernel:
     """Return the kernel in which 16 warps share slabs of x and w; each warp computes 8 rows by 4 columns of y."""
-    from numba import cuda, float32, uint64
+    from numba import cuda, uint64
 
-    from gpu.warp import block, lane, warp
+    from gpu.warp import block
 
-    stage_x, stage_w, fold = _stage(x_dtype, ROWS), _stage(w_dtype, COLUMNS), _fold()
-    finish, across = _finish(y_dtype, b_dtype), COLUMNS // _WIDE
+    sum_tile, finish = tile_sums(x_dtype, w_dtype), finish_output(y_dtype, b_dtype)
 
     @numba_kernel(
         *_types(y_dtype, x_dtype, w_dtype, b_dtype), name=f"linear[{x_dtype}, {w_dtype}] tiled",
         launch_bounds=(TILE_THREADS, 2),
     )
     def linear_tiled(y, x, w, b, residual):
+        top, left = uint64(cuda.blockIdx.y) * uint64(ROWS), block() * uint64(COLUMNS)
+        t, o, total = sum_tile(x, w, top, left)
+        finish(y, b, residual, t, o, total)
+
+    return linear_tiled
+
+
+@host
+@cache
+def tile_sums(x_dtype: str, w_dtype: str) -> Any:
+    """Return the function with which a block sums a tile of x w^T; each lane gets the place of one sum, and the sum."""
+    from numba import cuda, float32, uint64
+
+    from gpu.warp import lane, warp
+
+    stage_x, stage_w, fold, across = _stage(x_dtype, ROWS), _stage(w_dtype, COLUMNS), _fold(), COLUMNS // _WIDE
+
+    @device_function
+    def tile_sums(x, w, top, left):
+        row, column = warp() // uint64(across) * uint64(_TALL), warp() % uint64(across) * uint64(_WIDE)
         slab_x = cuda.shared.array((ROWS, _SLAB), float32)
         slab_w = cuda.shared.array((COLUMNS, _SLAB), float32)
         sums, weights = cuda.local.array(_VALUES, float32), cuda.local.array(_WIDE, float32)
-        top, left = uint64(cuda.blockIdx.y) * uint64(ROWS), block() * uint64(COLUMNS)
-        row, column = warp() // uint64(across) * uint64(_TALL), warp() % uint64(across) * uint64(_WIDE)
         for v in range(_VALUES):
             sums[v] = float32(0)
         start = uint64(0)
@@ -95,9 +112,9 @@ def tiled(y_dtype: str, x_dtype: str, w_dtype: str, b_dtype: str) -> Kernel:
             cuda.syncthreads()
             start += uint64(_SLAB)
         total = fold(sums)
-        finish(y, b, residual, top + row + lane() // uint64(_WIDE), left + column + lane() % uint64(_WIDE), total)
+        return top + row + lane() // uint64(_WIDE), left + column + lane() % uint64(_WIDE), total
 
-    return linear_tiled
+    return tile_sums
 
 
 def _types(y_dtype: str, x_dtype: str, w_dtype: str, b_dtype: str) -> tuple[str, ...]:
@@ -160,7 +177,9 @@ def _halve(count: int) -> Any:
     return halve
 
 
-def _finish(y_dtype: str, b_dtype: str) -> Any:
+@host
+@cache
+def finish_output(y_dtype: str, b_dtype: str) -> Any:
     """Return the function that adds bias and residual, where there are any, and writes one output."""
     from numba import uint64
 

@@ -1,0 +1,131 @@
+"""Tokens sorted by expert, and linear maps over a stack of matrices: the parts of a mixture."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpu import device
+from gpu.basics.linear_kernels import COLUMNS, ROWS, TILE_THREADS
+from gpu.grid import blocks_for, threads_for
+from gpu.llm.expert_kernels import CHUNK, WARPS, count_choices, grouped, indexed, place_choices, sum_counts
+from gpu.number import named
+from gpu.registry import Variant
+from refimpl.contract import Array, Float, Int, kernel, op, require
+
+__all__ = [
+    "VARIANTS", "expert_permutation", "expert_permutation_into", "grouped_linear", "grouped_linear_into",
+    "indexed_linear", "indexed_linear_into",
+]  # fmt: skip
+
+
+@op
+def expert_permutation(
+    ids: Int[Array, "T A"], num_experts: int
+) -> tuple[Int[Array, " choices"], Int[Array, " bounds"]]:
+    """Three launches: chunks of 256 choices counted, the counts summed by one block, the choices placed."""
+    require(ids.ndim == 2 and _inside(ids, num_experts), "C1", f"ids are a matrix of integers in 0..{num_experts - 1}")
+    order, offsets = device.empty(ids.size, np.int32), device.empty(num_experts + 1, np.int32)
+    expert_permutation_into(order, offsets, device.array(ids, np.int32))
+    return order, offsets
+
+
+@kernel
+def expert_permutation_into(
+    order: Int[Array, " choices"], offsets: Int[Array, " bounds"], ids: Int[Array, "T A"],
+    places: Int[Array, " choices"] | None = None,
+) -> None:
+    """Write the choices sorted by expert, where each expert's begin and, in ``places``, their rows; all int32."""
+    flat, chunks, E = ids.reshape(-1), blocks_for(ids.size, CHUNK), len(offsets) - 1
+    counts, totals = device.empty((chunks, E), np.int32), device.empty(E, np.int32)
+    places = order[:0] if places is None else places
+    device.launch(count_choices(), chunks, threads_for(E, 1), counts, flat)
+    device.launch(sum_counts(), 1, threads_for(E + 1, 1), offsets, totals, counts)
+    device.launch(place_choices(), chunks, CHUNK, order, places, counts, flat)
+
+
+@op
+def grouped_linear(
+    x: Float[Array, "rows D"], w: Float[Array, "E O D"], offsets: Int[Array, " bounds"],
+    b: Float[Array, "E O"] | None = None,
+) -> Float[Array, "rows O"]:
+    """Tiles of 16 rows by 32 columns, as linear's; a tile in which groups meet is summed once for each of them.
+
+    The offsets are checked on the host.
+    """
+    _check_stack(x, w, b)
+    ends = device.to_host(offsets)
+    steps = np.diff(ends, prepend=0, append=len(x))
+    fits = ends.shape == (len(w) + 1,) and ends.dtype.kind in "iu" and bool((steps >= 0).all())
+    fits = fits and steps[0] == steps[-1] == 0
+    require(fits, "C2", f"offsets never fall, from 0 to {len(x)} in {len(w)} steps, got {ends}")
+    y = device.empty((len(x), w.shape[1]), x.dtype)
+    there = None if b is None else device.array(b)
+    grouped_linear_into(y, device.array(x), device.array(w), device.array(offsets, np.int32), there)
+    return y
+
+
+@kernel
+def grouped_linear_into(
+    y: Float[Array, "rows O"], x: Float[Array, "rows D"], w: Float[Array, "E O D"], offsets: Int[Array, " bounds"],
+    b: Float[Array, "E O"] | None = None,
+) -> None:
+    """Write what each group's matrix makes of its rows; the offsets are int32."""
+    b = w.reshape(-1)[:0].reshape(0, 0) if b is None else b
+    grid = blocks_for(y.shape[1], COLUMNS), blocks_for(len(y), ROWS)
+    made = grouped(named(y), named(x), named(w), named(b))
+    device.launch(made, grid, TILE_THREADS, y, x, w, offsets, b, y[:0])
+
+
+@op
+def indexed_linear(
+    x: Float[Array, "T D"], w: Float[Array, "E O D"], ids: Int[Array, "T A"], b: Float[Array, "E O"] | None = None
+) -> Float[Array, "T A O"]:
+    """One warp an output of a choice, eight a block; the ids are checked on the host."""
+    _check_stack(x, w, b)
+    fits = ids.ndim == 2 and len(ids) == len(x) and _inside(ids, len(w))
+    require(fits, "C2", f"ids are integers in 0..{len(w) - 1}, a row for each of {len(x)} tokens")
+    y = device.empty((*ids.shape, w.shape[1]), x.dtype)
+    there = None if b is None else device.array(b)
+    indexed_linear_into(y, device.array(x), device.array(w), device.array(ids, np.int32), there)
+    return y
+
+
+@kernel
+def indexed_linear_into(
+    y: Float[Array, "T A O"], x: Float[Array, "T D"], w: Float[Array, "E O D"], ids: Int[Array, "T A"],
+    b: Float[Array, "E O"] | None = None,
+) -> None:
+    """Write what each token's own matrices make of it; the ids are int32 and within the stack."""
+    b = w.reshape(-1)[:0].reshape(0, 0) if b is None else b
+    made, rows = indexed(named(y), named(x), named(w), named(b)), y.reshape(ids.size, w.shape[1])
+    grid = blocks_for(rows.size, WARPS)
+    device.launch(made, grid, 32 * WARPS, rows, x, w, ids.reshape(-1), b, rows[:0], ids.shape[1])
+
+
+def _check_stack(x: Array, w: Array, b: Array | None) -> None:
+    fits = x.ndim == 2 and w.ndim == 3 and len(w) > 0 and x.shape[1] == w.shape[2]
+    require(fits, "C1", f"x is a matrix, w a stack of matrices of its width, got shapes {x.shape} and {w.shape}")
+    require(b is None or b.shape == w.shape[:2], "C3", f"b has shape {b is not None and b.shape}, not {w.shape[:2]}")
+
+
+def _inside(ids: Array, count: int) -> bool:
+    return ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < count)).all())
+
+
+def _choices() -> dict[str, Any]:
+    return {"ids": np.random.default_rng(0).integers(0, 64, (256, 4)), "num_experts": 64}
+
+
+def _stack(T: int) -> dict[str, Any]:
+    draw = np.random.default_rng(0).standard_normal
+    return {"x": draw((T, 512)).astype(ml_dtypes.bfloat16), "w": draw((8, 256, 512)).astype(ml_dtypes.bfloat16)}
+
+
+VARIANTS = (
+    Variant("numba", "expert_permutation", expert_permutation, lambda *_, **__: True, _choices),
+    Variant("tiled", "grouped_linear", grouped_linear, lambda *_, **__: True,
+            lambda: _stack(64) | {"offsets": np.array([0, 16, 16, 24, 32, 33, 48, 60, 64])}),
+    Variant("numba", "indexed_linear", indexed_linear, lambda *_, **__: True,
+            lambda: _stack(1) | {"ids": np.array([[6, 1]])}),
+)  # fmt: skip
