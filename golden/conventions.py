@@ -91,11 +91,14 @@ ROWS = (
     _row(
         11, "What do partial and scaled RoPE change?",
         ("leading dimensions", "Phi, Qwen3-Next; DeepSeek-V4 turns the trailing ones", "default"),
+        ("trailing dimensions", "DeepSeek-V4", "trailing=True"),
         ("linear", "as the checkpoint's config says", 'scaling="linear"'),
         ("dynamic", "each call stands alone", 'scaling="dynamic"'),
         ("YaRN", "a given attention_factor is final; it acts on cosine and sine", 'scaling="yarn"'),
         ("llama3", "as the checkpoint's config says", 'scaling="llama3"'),
         ("longrope", "as the checkpoint's config says", 'scaling="longrope"'),
+        ("mRoPE, sections one after the other", "Qwen2-VL, Qwen2.5-VL", "mrope_table"),
+        ("mRoPE, interleaved", "Qwen3-VL", "mrope_table(interleaved=True)"),
     ),
     _row(
         12, "How many keys does a window of W hold?",
@@ -147,6 +150,12 @@ ROWS = (
         32, "Where does the eps of an L2 norm stand?",
         ("under the root", "flash-linear-attention, Qwen3-Next, Kimi Linear: x / sqrt(sum + eps)", "default"),
         ("a floor of the length", "torch.nn.functional.normalize: x / max(length, eps)", "eps_is_floor=True"),
+    ),
+    _row(
+        33, "How do the sines and cosines of a position lie, and how slow is the slowest?",
+        ("interleaved", "Vaswani 2017, XLM, DistilBERT: sine and cosine in turn, theta^(-2i / D)", "default"),
+        ("halves", "Marian, CTRL: all sines, then all cosines", "interleaved=False"),
+        ("halves, denominators of D / 2 - 1", "tensor2tensor, fairseq, Whisper", "interleaved=False, freq_shift=1"),
     ),
 )  # fmt: skip
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from golden.values import Array
 
-__all__ = ["rope", "rope_frequencies", "rope_table"]
+__all__ = ["mrope_table", "rope", "rope_frequencies", "rope_table", "sinusoidal_table"]
 
 
-def rope(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+def rope(x: Array, cos: Array, sin: Array, *, interleaved: bool = False, trailing: bool = False) -> Array:
     y, R = x.copy(), cos.shape[-1]
+    start = x.shape[-1] - 2 * R if trailing else 0
     for t, n, r in np.ndindex(x.shape[0], x.shape[1], R):
-        a, b = (2 * r, 2 * r + 1) if interleaved else (r, r + R)
+        a, b = (start + 2 * r, start + 2 * r + 1) if interleaved else (start + r, start + r + R)
         turned = complex(x[t, n, a], x[t, n, b]) * complex(cos[t, r], sin[t, r])
         y[t, n, a], y[t, n, b] = turned.real, turned.imag
     return y
@@ -23,6 +24,31 @@ def rope(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Arra
 def rope_table(positions: Array, inv_freq: Array, factor: float = 1.0, dtype: Any = None) -> tuple[Array, Array]:
     turns = [[factor * cmath.exp(1j * int(p) * float(f)) for f in inv_freq] for p in positions]
     return np.real(turns), np.imag(turns)
+
+
+def mrope_table(
+    positions: Array, inv_freq: Array, sections: tuple[int, int, int], factor: float = 1.0, dtype: Any = None, *,
+    interleaved: bool = False,
+) -> tuple[Array, Array]:
+    turns = np.zeros((len(positions[0]), len(inv_freq)), complex)
+    for t, j in np.ndindex(turns.shape):
+        if interleaved:
+            axis = j % 3 if j < 3 * sections[j % 3] else 0
+        else:
+            axis = 0 if j < sections[0] else 1 if j < sections[0] + sections[1] else 2
+        turns[t, j] = factor * cmath.exp(1j * int(positions[axis][t]) * float(inv_freq[j]))
+    return turns.real, turns.imag
+
+
+def sinusoidal_table(
+    positions: Array, dim: int, *, theta: float = 10000.0, interleaved: bool = True, freq_shift: int = 0
+) -> Array:
+    table = np.zeros((len(positions), dim))
+    for t, i in np.ndindex(len(positions), dim // 2):
+        angle = int(positions[t]) / theta ** (i / (dim / 2 - freq_shift))
+        sine, cosine = (2 * i, 2 * i + 1) if interleaved else (i, dim // 2 + i)
+        table[t, sine], table[t, cosine] = math.sin(angle), math.cos(angle)
+    return table
 
 
 def rope_frequencies(

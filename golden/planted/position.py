@@ -9,20 +9,21 @@ from golden.derive import position as derive
 from golden.values import Array
 
 __all__ = [
-    "StaysStretched", "factor_applied_twice", "factor_ignored", "factor_squared", "llama3_hard",
-    "long_factor_never", "other_pairs", "positions_in_bfloat16", "ramp_truncated", "rotates_trailing",
-    "theta_ignored", "turns_backwards", "unscaled",
+    "StaysStretched", "cosine_first", "factor_applied_twice", "factor_ignored", "factor_squared", "llama3_hard",
+    "long_factor_never", "other_denominators", "other_layout", "other_pairs", "other_sections",
+    "positions_in_bfloat16", "ramp_truncated", "rotates_leading", "rotates_trailing", "theta_ignored", "time_alone",
+    "turns_backwards", "unscaled",
 ]  # fmt: skip
 
 
-def other_pairs(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+def other_pairs(x: Array, cos: Array, sin: Array, *, interleaved: bool = False, **rest: Any) -> Array:
     """Halves where pairs are interleaved, and the other way about."""
-    return derive.rope(x.astype(np.float64), cos, sin, interleaved=not interleaved)
+    return derive.rope(x.astype(np.float64), cos, sin, interleaved=not interleaved, **rest)
 
 
-def turns_backwards(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+def turns_backwards(x: Array, cos: Array, sin: Array, **rest: Any) -> Array:
     """The sine has the wrong sign."""
-    return derive.rope(x.astype(np.float64), cos, -sin, interleaved=interleaved)
+    return derive.rope(x.astype(np.float64), cos, -sin, **rest)
 
 
 def rotates_trailing(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
@@ -30,6 +31,42 @@ def rotates_trailing(x: Array, cos: Array, sin: Array, *, interleaved: bool = Fa
     R = 2 * cos.shape[-1]
     turned = derive.rope(x[..., -R:].astype(np.float64), cos, sin, interleaved=interleaved)
     return np.concatenate([x[..., :-R], turned], -1)
+
+
+def rotates_leading(x: Array, cos: Array, sin: Array, *, trailing: bool, interleaved: bool = False) -> Array:
+    """The leading values turn, although the trailing ones are asked for."""
+    return derive.rope(x.astype(np.float64), cos, sin, interleaved=interleaved)
+
+
+def other_layout(positions: Array, dim: int, *, interleaved: bool = True, **rest: Any) -> Array:
+    """Sines and cosines in turn where they are halves, and the other way about."""
+    return derive.sinusoidal_table(positions, dim, interleaved=not interleaved, **rest)
+
+
+def other_denominators(positions: Array, dim: int, *, freq_shift: int = 0, **rest: Any) -> Array:
+    """The slowest pair turns by theta^-1 where it is theta^(2 / D - 1), and the other way about."""
+    return derive.sinusoidal_table(positions, dim, freq_shift=1 - freq_shift, **rest)
+
+
+def cosine_first(positions: Array, dim: int, **rest: Any) -> Array:
+    """The cosine stands where the sine belongs."""
+    table = derive.sinusoidal_table(positions, dim, **rest)
+    swapped: Array = table.reshape(len(positions), -1, 2)[..., ::-1]
+    return swapped.reshape(table.shape) if rest.get("interleaved", True) else np.roll(table, dim // 2, axis=-1)
+
+
+def other_sections(
+    positions: Array, inv_freq: Array, sections: Any, factor: float = 1.0, *, interleaved: bool = False
+) -> tuple[Array, Array]:
+    """Sections one after the other where they are interleaved, and the other way about."""
+    return derive.mrope_table(positions, inv_freq, sections, factor, interleaved=not interleaved)
+
+
+def time_alone(
+    positions: Array, inv_freq: Array, sections: Any, factor: float = 1.0, **_: Any
+) -> tuple[Array, Array]:
+    """Every pair turns by the time of its token."""
+    return derive.rope_table(positions[0], inv_freq, factor)
 
 
 def positions_in_bfloat16(positions: Array, inv_freq: Array, factor: float = 1.0, **_: Any) -> tuple[Array, Array]:

@@ -44,9 +44,10 @@ def learned_position_into(
 
 @op
 def rope(
-    x: Float[Array, "T N H"], cos: Float[Array, "T J"], sin: Float[Array, "T J"], *, interleaved: bool = False
+    x: Float[Array, "T N H"], cos: Float[Array, "T J"], sin: Float[Array, "T J"], *, interleaved: bool = False,
+    trailing: bool = False,
 ) -> Float[Array, "T N H"]:
-    """One block a token, one warp a head; a lane turns pairs, and copies what lies behind them. A float32 table."""
+    """One block a token, one warp a head; a lane turns pairs, and copies what no pair holds. A float32 table."""
     fits = x.ndim == 3 and cos.ndim == 2 and cos.shape == sin.shape and len(cos) == len(x)
     require(fits, "C3", f"cos {cos.shape} and sin {sin.shape} do not fit x {x.shape}")
     J = cos.shape[-1]
@@ -55,17 +56,17 @@ def rope(
     require(not narrow, "C2", f"a rope table in {', '.join(narrow)}, not float32 or float64")
     out = device.empty(x.shape, x.dtype)
     table = device.array(cos, np.float32), device.array(sin, np.float32)
-    rope_into(out, device.array(x), *table, interleaved=interleaved)
+    rope_into(out, device.array(x), *table, interleaved=interleaved, trailing=trailing)
     return out
 
 
 @kernel
 def rope_into(
     out: Float[Array, "T N H"], x: Float[Array, "T N H"], cos: Float[Array, "T J"], sin: Float[Array, "T J"], *,
-    interleaved: bool = False,
+    interleaved: bool = False, trailing: bool = False,
 ) -> None:
     """Write the turned heads of ``x`` into ``out``, which may be ``x``; the table is float32."""
-    made = rotate(named(x), interleaved)
+    made = rotate(named(x), interleaved, trailing)
     if out.size:
         device.launch(made, len(x), 32 * min(x.shape[1], _WARPS), out, x, cos, sin, cos.reshape(-1)[:0])
 
@@ -142,5 +143,5 @@ def _heads() -> dict[str, Any]:
 VARIANTS = (
     Variant("numba", "learned_position", learned_position, lambda *_, **__: True, _tokens_and_table),
     Variant("numba", "rope", rope, lambda *_, **__: True, _heads),
-    Variant("append", "rope", _by_append, lambda *_, **__: True, _heads),
+    Variant("append", "rope", _by_append, lambda *_, trailing=False, **__: not trailing, _heads),
 )

@@ -13,13 +13,13 @@ __all__ = ["rotate", "rotate_and_append"]
 
 @host
 @cache
-def rotate(dtype: str, interleaved: bool) -> Kernel:
+def rotate(dtype: str, interleaved: bool, trailing: bool = False) -> Kernel:
     """Return the kernel that turns all heads of a token. Its last argument stands for gains, and is empty."""
     from numba import float32, uint64
 
     from gpu.warp import block, threads, warp
 
-    turn = _turn(dtype, dtype, "float32", interleaved)
+    turn = _turn(dtype, dtype, "float32", interleaved, trailing)
     heads = f"{storage(dtype)}[:, :, ::1]"
 
     @numba_kernel(heads, heads, "float32[:, ::1]", "float32[:, ::1]", "float32[::1]", name=f"rope[{dtype}]")
@@ -67,7 +67,7 @@ def rotate_and_append(dtype: str, cache_dtype: str, gain_dtype: str, interleaved
     return rope_append
 
 
-def _turn(out_dtype: str, dtype: str, gain_dtype: str, interleaved: bool) -> Any:
+def _turn(out_dtype: str, dtype: str, gain_dtype: str, interleaved: bool, trailing: bool = False) -> Any:
     """Return the function with which a warp turns one head: a lane takes pair i, or a value that no pair holds."""
     from numba import cuda, float32, uint64
 
@@ -91,15 +91,17 @@ def _turn(out_dtype: str, dtype: str, gain_dtype: str, interleaved: bool) -> Any
     def turn(out, x, cos, sin, gain, eps):
         J, root = uint64(cos.size), root_mean_square(x, gain, eps)
         cuda.syncwarp()  # out may be x: all lanes have read it
-        i = lane()
+        i, start = lane(), uint64(x.size) - J - J if trailing else uint64(0)
+        rest = uint64(0) - J if trailing else J
         while i < uint64(x.size) - J:
             if i < J:
                 first, second = (i + i, i + i + uint64(1)) if interleaved else (i, i + J)
+                first, second = first + start, second + start
                 a, b = normalised(x, first, root, gain), normalised(x, second, root, gain)
                 out[first] = narrow(a * cos[i] - b * sin[i])
                 out[second] = narrow(b * cos[i] + a * sin[i])
             else:
-                out[i + J] = narrow(normalised(x, i + J, root, gain))
+                out[i + rest] = narrow(normalised(x, i + rest, root, gain))
             i += uint64(32)
 
     return turn
