@@ -100,7 +100,7 @@ PROMPTS = [[1, 2, 3, 4, 1, 2, 3], [5], [9, 8, 9, 8, 9]]
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
 @pytest.mark.parametrize("name", NAMES)
 def test_text_is_the_same_with_any_draft(name, chain):
-    model, settings = model_of(name), {"max_tokens": 40, "chain": chain, "seed": 3, "ignore_eos": True}
+    model, settings = model_of(name), {"max_tokens": 24, "chain": chain, "seed": 3, "ignore_eos": True}
     free = model.executor.cache.free_pages
     plain = list(model.generate_batch(PROMPTS, **settings))
     drafts = {"itself": model, "another": model_of("llama", seed=1), "ngram": "ngram"}
@@ -113,7 +113,7 @@ def test_text_is_the_same_with_any_draft(name, chain):
                 assert ours == theirs
             stayed = sum(token.drafted for _, token in tokens)
             if kind == "itself" and chain == CHAINS["greedy"] and name != "dynamic":
-                assert stayed >= 120 * most // (most + 1) - 6
+                assert stayed >= 72 * most // (most + 1) - 6
     assert model.executor.cache.free_pages == free
 
 
