@@ -21,6 +21,7 @@ CONTENTS = (
     ("basics.gated", "one projection as the gate of another: swiglu, geglu, gpt-oss's clamped form"),
     ("basics.norm", "layer norm and RMS norm"),
     ("basics.conv", "convolutions over tokens and images, forth and back; nearest-neighbour upsampling"),
+    ("basics.training", "the training cycle: loss, its gradient, backward through an MLP, the step"),
     ("llm.embedding", "token ids to vectors"),
     ("llm.rope_scaling", "how far each pair of a rotary embedding turns: linear, dynamic, YaRN, llama3, longrope"),
     ("llm.position", "rotary embedding; learned and sinusoidal positions"),

@@ -87,6 +87,29 @@ def _group_norm(x: Any, gain: Any, bias: Any = None, *, groups: int, eps: float 
     return _run("GroupNormalization", x[None], gain, shift, num_groups=groups, epsilon=eps)[0]
 
 
+def _conv1d(x: Any, w: Any, b: Any = None, state: Any = None, *, groups: int = 1, activation: str | None = None) -> Any:
+    if activation or len(x) == 0:
+        raise NotOffered(f"ONNX's Conv has no {'activation' if activation else 'output without places'}")
+    state = np.zeros((w.shape[-1] - 1, x.shape[1]), x.dtype) if state is None else state
+    seen = np.concatenate([state, x])
+    return _run("Conv", np.ascontiguousarray(seen.T[None]), w, b, group=groups)[0].T, seen[len(x) :]
+
+
+def _conv(
+    op: str, x: Any, w: Any, b: Any = None, *, stride: Any = (1, 1), padding: Any = ((0, 0), (0, 0)),
+    output_padding: Any = None, dilation: Any = (1, 1), groups: int = 1,
+) -> Any:  # fmt: skip
+    pads = tuple(pair[side] for side in (0, 1) for pair in padding)
+    places = {"strides": stride, "dilations": dilation, "pads": pads}
+    return _run(op, x[None], w, b, **places, output_padding=output_padding, group=groups)[0]
+
+
+def _upsample_nearest(x: Any, scale: Any) -> Any:
+    scales = np.array([1, 1, *scale], np.float32)
+    rule = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
+    return _run("Resize", x[None], None, scales, **rule)[0]
+
+
 def _rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
     if cos.dtype != x.dtype:
         raise NotOffered("ONNX's RotaryEmbedding has its tables in the dtype of x")
@@ -112,6 +135,10 @@ _OPERATIONS: dict[str, Any] = {
     "layer_norm": lambda x, gain, bias=None, eps=1e-5: _run("LayerNormalization", x, gain, bias, epsilon=eps),
     "group_norm": _group_norm,
     "rms_norm": _rms_norm,
+    "conv1d": _conv1d,
+    "conv2d": lambda *args, **keywords: _conv("Conv", *args, **keywords),
+    "conv_transpose2d": lambda *args, **keywords: _conv("ConvTranspose", *args, **keywords),
+    "upsample_nearest": _upsample_nearest,
     "embedding": lambda ids, table: _run("Gather", table, ids),
     "rope": _rope,
     "attention": _attention,

@@ -37,7 +37,8 @@ def _array(x: Any) -> Any:
 def _in_torch(call: Callable[..., Any]) -> Callable[..., Any]:
     def judged(**arguments: Any) -> Any:
         with torch.no_grad():
-            return _array(call(**{name: _tensor(value) for name, value in arguments.items()}))
+            result = call(**{name: _tensor(value) for name, value in arguments.items()})
+            return tuple(map(_array, result)) if isinstance(result, tuple) else _array(result)
 
     return judged
 
@@ -90,6 +91,25 @@ def _l2_norm(x: Any, eps: float = 1e-6, *, eps_is_floor: bool = False) -> Any:
     return F.normalize(x, dim=-1, eps=eps)
 
 
+def _conv1d(x: Any, w: Any, b: Any = None, state: Any = None, *, groups: int = 1, activation: str | None = None) -> Any:
+    past = w.shape[-1] - 1
+    seen = torch.cat([x.new_zeros(past, x.shape[1]) if state is None else state, x])
+    if len(x) == 0:
+        raise NotOffered("torch's conv1d takes no sequence shorter than its kernel")
+    y = F.conv1d(seen.T[None], w, b, groups=groups)[0].T
+    return (F.silu(y) if activation else y), seen[len(x) :]
+
+
+def _conv2d(x: Any, w: Any, b: Any = None, *, padding: Any = ((0, 0), (0, 0)), **keywords: Any) -> Any:
+    return F.conv2d(F.pad(x[None], (*padding[1], *padding[0])), w, b, **keywords)[0]
+
+
+def _conv_transpose2d(x: Any, w: Any, b: Any = None, *, padding: Any = ((0, 0), (0, 0)), **keywords: Any) -> Any:
+    if any(before != behind for before, behind in padding):
+        raise NotOffered("torch's conv_transpose2d cuts off as much before as behind")
+    return F.conv_transpose2d(x[None], w, b, padding=tuple(before for before, _ in padding), **keywords)[0]
+
+
 def _rms_norm(x: Any, gain: Any, eps: float = 1e-6, *, gain_offset: float = 0.0) -> Any:
     if gain_offset:
         raise NotOffered("torch's rms_norm has no offset of the gain")
@@ -115,6 +135,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "group_norm": _group_norm,
     "rms_norm": _rms_norm,
     "l2_norm": _l2_norm,
+    "conv1d": _conv1d,
+    "conv2d": _conv2d,
+    "conv_transpose2d": _conv_transpose2d,
+    "upsample_nearest": lambda x, scale: F.interpolate(x[None], scale_factor=tuple(map(float, scale)))[0],
     "embedding": lambda ids, table: F.embedding(ids.long(), table),
     "learned_position": lambda x, positions, table: x + F.embedding(positions.long(), table),
     "attention": _attention,
