@@ -79,6 +79,7 @@ CONTENTS = (
     ("interrupt", "Ctrl-C while a model answers"),
     ("command", "what the commands share: flags, and how a run ends"),
     ("run", "python -m refimpl.run: plain generation"),
+    ("__main__", "python -m refimpl: this table"),
 )
 
 HOUR = (
