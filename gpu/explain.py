@@ -1,20 +1,14 @@
-"""What a decoder costs, as formulas: operations, bytes and memory from its spec, its packed weights and a length.
-
-A phase runs ``queries`` tokens after ``start`` earlier ones; prefill is (T, 0), a decode step (1, S).
-"""
+"""What a model takes as an executor holds it: its weights, packed as they are, and what a pass reads of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from gpu.machine import Machine
+from refimpl.bottleneck.roofline import Device
 from refimpl.contract import host
-from refimpl.models.spec import ModelSpec
 
-__all__ = [
-    "Limits", "Part", "attention_pairs", "cache_bytes_per_token", "cache_bytes_read", "fit_line",
-    "Stored", "head_name", "matrix_parts", "phase_parts", "stored", "total", "weight_bytes", "weight_bytes_read",
-]
+__all__ = ["Stored", "fit_line", "head_name", "stored", "this_machine", "weight_bytes", "weight_bytes_read"]
 
 _TABLES = ("embedding", "position_embedding")  # a token looks up one row
 
@@ -28,45 +22,6 @@ class Stored(NamedTuple):
 
 
 Weights = Mapping[str, Stored]
-
-
-class Limits(Protocol):
-    """What bounds a computation: bytes and operations a second."""
-
-    @property
-    def bytes_per_s(self) -> float: ...
-    @property
-    def flops_per_s(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a phase: its shapes in words, the operations it does and the bytes it moves."""
-
-    name: str
-    shape: str
-    flops: int
-    bytes_moved: int
-
-    @property
-    def intensity(self) -> float:
-        """FLOP for each byte moved."""
-        return self.flops / self.bytes_moved
-
-    def seconds(self, limits: Limits) -> float:
-        """Return the least time: memory and arithmetic overlap, so the slower one decides."""
-        return max(self.bytes_moved / limits.bytes_per_s, self.flops / limits.flops_per_s)
-
-    def bound(self, limits: Limits) -> str:
-        """Return which of the two decides: ``memory`` or ``compute``."""
-        return "memory" if self.intensity < limits.flops_per_s / limits.bytes_per_s else "compute"
-
-
-@host
-def total(parts: Sequence[Part], limits: Limits) -> tuple[Part, float]:
-    """Return the sum of the parts, and the least time of all: parts run one after another."""
-    flops, moved = sum(part.flops for part in parts), sum(part.bytes_moved for part in parts)
-    return Part("total", "", flops, moved), sum(part.seconds(limits) for part in parts)
 
 
 @host
@@ -101,65 +56,9 @@ def weight_bytes_read(weights: Weights) -> int:
 
 
 @host
-def cache_bytes_per_token(spec: ModelSpec, itemsize: int = 4) -> int:
-    """Return 2 L K H itemsize: a key and a value in every layer."""
-    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * itemsize
-
-
-@host
-def attention_pairs(queries: int, start: int, window: int | None) -> int:
-    """Return the query-key pairs of a causal layer: the query at position p sees min(p + 1, window) keys.
-
-    >>> attention_pairs(4, 0, None), attention_pairs(4, 0, 2), attention_pairs(1, 99, None)
-    (10, 7, 100)
-    """
-    full = start + queries if window is None else window
-    rising = min(max(full - start, 0), queries)  # queries that see all that came before
-    return rising * start + rising * (rising + 1) // 2 + (queries - rising) * full
-
-
-@host
-def cache_bytes_read(spec: ModelSpec, queries: int, start: int, itemsize: int = 4) -> int:
-    """Return the bytes of keys and values that a phase reads once: those inside each layer's window."""
-    token = cache_bytes_per_token(spec, itemsize) // spec.num_layers
-    keys = start + queries
-    return token * sum(keys if window is None else min(keys, window + queries - 1) for window in spec.windows)
-
-
-@host
-def matrix_parts(weights: Weights, queries: int, chunk: int) -> list[Part]:
-    """Return a part for each kind of matrix: 2 T O D operations; its bytes once for every ``chunk`` of tokens."""
-    kinds: dict[str, list[Stored]] = {}
-    for name, w in weights.items():
-        if len(w.shape) == 2 and name.startswith("layers."):
-            kinds.setdefault(name.split(".", 2)[2], []).append(w)
-    passes = -(-queries // chunk)
-    return [
-        Part(
-            kind, f"[{queries} {all_w[0].shape[1]}] [{all_w[0].shape[1]} {all_w[0].shape[0]}] x {len(all_w)}",
-            2 * queries * sum(prod(w.shape) for w in all_w), passes * sum(w.nbytes for w in all_w),
-        )
-        for kind, all_w in kinds.items()
-    ]
-
-
-@host
-def phase_parts(spec: ModelSpec, weights: Weights, queries: int, start: int = 0, *, chunk: int = 512) -> list[Part]:
-    """Return the parts of a phase: matrices, attention, and the head, which runs for the last token alone.
-
-    Attention does 4 N H operations for each pair of query and key, reads the keys and values in its windows and
-    writes those of the queries. Norms and activations are left out: below one percent.
-    """
-    pairs = sum(attention_pairs(queries, start, window) for window in spec.windows)
-    cache = cache_bytes_read(spec, queries, start) + queries * cache_bytes_per_token(spec)
-    shape = f"[{queries} {spec.num_heads} {spec.head_dim}] [{start + queries} {spec.num_kv_heads} {spec.head_dim}]"
-    head = weights[head_name(weights)]
-    rows, width = head.shape
-    return [
-        *matrix_parts(weights, queries, chunk),
-        Part("attention", f"{shape} x {spec.num_layers}", 4 * spec.num_heads * spec.head_dim * pairs, cache),
-        Part("head", f"[1 {width}] [{width} {rows}]", 2 * rows * width, head.nbytes),
-    ]
+def this_machine(limits: Machine) -> Device:
+    """Return a measured machine as a device of the roofline."""
+    return Device("this machine", {"float32": limits.flops_per_s}, limits.bytes_per_s, 0, "measured")
 
 
 @host

@@ -23,15 +23,10 @@ _SIZE = 1024  # of the matrices multiplied
 
 @dataclass(frozen=True)
 class Machine:
-    """Limits of a machine; their quotient, the ridge, is where memory stops and arithmetic starts to bound."""
+    """Limits of a machine."""
 
     bytes_per_s: float
     flops_per_s: float
-
-    @property
-    def ridge(self) -> float:
-        """FLOP per byte at which both limits bind."""
-        return self.flops_per_s / self.bytes_per_s
 
 
 @host

@@ -48,12 +48,23 @@ def _load(options: argparse.Namespace, hand: Brake) -> Any:
     return model
 
 
+def _check_plot(options: argparse.Namespace) -> None:
+    """Refuse a picture that cannot be drawn or written, before anything is loaded."""
+    from gpu.cli.output import check_writable
+    from gpu.cli.plot import check_plot
+
+    check_plot(options.plot)
+    check_writable(options.plot)
+    read = {"the model": os.path.expanduser(options.model), "the prompt": options.file, "the answer": options.out}
+    spare(options.plot, read, "--plot")
+
+
 def _explain(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     """Print what one prompt costs, instead of an answer."""
     from gpu.cli.answering import announce_compilation, prepare
 
     with hand.held():
-        from gpu.cli.explanation import explanation
+        from gpu.cli.explanation import draw, explanation
         from gpu.machine import machine
 
     from gpu.device import pick
@@ -67,6 +78,8 @@ def _explain(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     tokens = min(options.max_tokens or 256, model.context - len(answer.prompt_ids))
     lines = explanation(model, len(answer.prompt_ids), tokens, limits)
     output.stream.write("\n".join(lines) + "\n")
+    if options.plot:
+        draw(options.plot, model, len(answer.prompt_ids), tokens, limits)
     return 0
 
 
@@ -117,7 +130,9 @@ def _run(argv: Sequence[str], hand: Brake) -> int:
         from gpu.device import pick
 
         pick(options.device)
-        if options.explain:
+        if options.plot:
+            _check_plot(options)
+        if options.explain or options.plot:
             return _explain(options, output, hand)
         if options.chat:
             from gpu.cli.chat import chat

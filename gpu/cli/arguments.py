@@ -76,6 +76,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         help="compare ids and hidden states with the reference; exit code 1: an id or a layer differs",
     )
     group.add_argument("--explain", action="store_true", help="what this costs on this machine, and why")
+    group.add_argument("--plot", type=path, metavar="FILE", help="draw what --explain says: the roofline, as a .png")
     group.add_argument("--version", action="store_true", help="print versions")
 
 
@@ -109,13 +110,13 @@ def _check_together(options: argparse.Namespace) -> None:
     given = [name for name, present in sources.items() if present]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} both name a prompt: give one")
-    single = "--verify" if options.verify else "--explain" if options.explain else None
+    single = "--verify" if options.verify else "--plot" if options.plot else "--explain" if options.explain else None
     if single and (options.chat or options.prompts is not None):
         raise UsageError(f"{single} takes one prompt, not {given[0]}")
     if options.raw and options.system is not None:
         raise UsageError("--system needs the chat template that --raw leaves out")
     if options.raw and options.chat:
         raise UsageError("--chat needs the chat template that --raw leaves out")
-    for name, given_too in (("--chat", options.chat), ("--explain", options.explain)):
+    for name, given_too in (("--chat", options.chat), ("--plot", options.plot), ("--explain", options.explain)):
         if given_too and options.output != "text":
             raise UsageError(f"{name} writes text, not {options.output}")

@@ -5,8 +5,10 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
+from pathlib import Path
 from typing import Any
 
+from gpu.cli.plot import draw_roofline
 from gpu.executor.cpu import memory_bytes
 from gpu.executor.plan import CHUNK
 from gpu.explain import fit_line, this_machine, weight_bytes, weight_bytes_read
@@ -15,7 +17,7 @@ from refimpl.bottleneck.roofline import Cost, Device, bound, ridge, seconds
 from refimpl.bottleneck.serving import Part, kv_bytes_per_token, kv_bytes_read, phase_parts, phase_seconds
 from refimpl.contract import host
 
-__all__ = ["explain_memory", "explain_phase", "explain_time", "explanation", "measure_decode", "phases"]
+__all__ = ["draw", "explain_memory", "explain_phase", "explain_time", "explanation", "measure_decode", "phases"]
 
 _DTYPE = "float32"  # of activations, cache and arithmetic
 
@@ -113,3 +115,10 @@ def explanation(model: Any, prompt: int, answer: int, limits: Machine) -> list[s
         explain_memory(model, end, max(resident_memory() - held, 0)),
         explain_time(model, end - 1, device, line),
     ]
+
+
+@host
+def draw(path: str, model: Any, prompt: int, answer: int, limits: Machine) -> None:
+    """Draw what --explain says of the phases on this machine's roofline."""
+    name = Path(model.source.path).stem or model.spec.family
+    draw_roofline(path, f"{name} on this machine", this_machine(limits), phases(model, prompt, answer), _DTYPE)

@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 
 from refimpl.contract import UsageError, host
 
-__all__ = ["Answer", "Output", "open_output", "spare"]
+__all__ = ["Answer", "Output", "check_writable", "open_output", "spare"]
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Output:
 
 
 @host
-def spare(path: str | None, kept: Mapping[str, str | Path | int | None]) -> None:
+def spare(path: str | None, kept: Mapping[str, str | Path | int | None], flag: str = "-o") -> None:
     """Refuse to write over what is read: files and folders, by the names that a user gives them."""
     if path is None or not os.path.isfile(path):
         return
@@ -112,10 +112,11 @@ def spare(path: str | None, kept: Mapping[str, str | Path | int | None]) -> None
         for part in parts:
             with contextlib.suppress(OSError):  # it is not there, or cannot be looked at
                 if part is not None and os.path.samefile(path, part):
-                    raise UsageError(f"-o {path} would write over {name}")
+                    raise UsageError(f"{flag} {path} would write over {name}")
 
 
-def _check_writable(path: str) -> None:
+@host
+def check_writable(path: str) -> None:
     """Refuse a path that cannot be written; nothing is touched."""
     try:
         if os.path.isdir(path) or not os.path.basename(path):
@@ -157,7 +158,7 @@ class _Late(io.TextIOBase):
 def open_output(path: str | None) -> Iterator[TextIO]:
     """Give a stream for the answer: a file, or standard output where no path is given."""
     if path not in (None, "-"):
-        _check_writable(str(path))
+        check_writable(str(path))
         with contextlib.closing(_Late(str(path))) as late:
             yield cast(TextIO, late)
         return

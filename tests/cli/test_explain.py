@@ -1,22 +1,18 @@
-"""The formulas of --explain, against counts made by hand and by loops."""
+"""What --explain says, against counts made by hand; the formulas themselves are judged in tests/laws."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
-from gpu.explain import (
-    Stored,
-    attention_pairs,
-    cache_bytes_per_token,
-    cache_bytes_read,
-    phase_parts,
-    stored,
-    total,
-    weight_bytes,
-    weight_bytes_read,
-)
+from gpu.cli.explanation import explain_phase, phases
+from gpu.explain import Stored, fit_line, stored, this_machine, weight_bytes, weight_bytes_read
 from gpu.machine import Machine
+from gpu.run import main
+from refimpl.bottleneck.roofline import bound, ridge, seconds
+from refimpl.bottleneck.serving import phase_parts
+from refimpl.bottleneck.serving import weight_bytes as bytes_of_spec
 from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec, RopeSpec, weight_shapes
 
@@ -30,28 +26,12 @@ def _weights(spec: ModelSpec, dtype: str | None = None) -> dict[str, Stored]:
     return stored({name: Tensor("float32", shape, np.zeros(shape, np.float32)) for name, shape in shapes}, dtype)
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 50])
-@pytest.mark.parametrize(("queries", "start"), [(1, 0), (1, 9), (7, 0), (7, 2), (7, 5)])
-def test_pairs_are_those_a_loop_counts(queries: int, start: int, window: int | None) -> None:
-    counted = sum(
-        1 for q in range(start, start + queries) for k in range(q + 1) if window is None or q - k < window
-    )
-    assert attention_pairs(queries, start, window) == counted
+class Model:
+    """What --explain asks of a model, with weights in a dtype."""
 
-
-@pytest.mark.parametrize(("queries", "start"), [(1, 0), (1, 9), (3, 9)])
-def test_cache_is_read_inside_the_windows(queries: int, start: int) -> None:
-    spec = _spec()
-    seen = [
-        {k for q in range(start, start + queries) for k in range(q + 1) if window is None or q - k < window}
-        for window in spec.windows
-    ]
-    assert cache_bytes_read(spec, queries, start) == sum(map(len, seen)) * 2 * 2 * 8 * 4
-
-
-def test_bytes_of_smollm2() -> None:
-    spec = ModelSpec("llama", 49152, 576, 30, 9, 3, 64, 1536, 8192, "rms", 1e-5, "silu", None, (None,) * 30, True)
-    assert cache_bytes_per_token(spec) == 46080
+    def __init__(self, dtype: str | None = None) -> None:
+        self.spec = _spec()
+        self.weights = _weights(self.spec, dtype)
 
 
 def test_a_tied_embedding_is_read_and_an_untied_one_looked_up() -> None:
@@ -66,20 +46,49 @@ def test_converted_matrices_are_counted_converted() -> None:
     assert weight_bytes(half) - vectors == (weight_bytes(whole) - vectors) // 2
 
 
-def test_flops_of_a_step_are_two_a_weight_and_four_a_pair() -> None:
-    spec = _spec()
-    weights = _weights(spec)
-    matrices = sum(math.prod(w.shape) for w in weights.values() if len(w.shape) == 2)
-    whole, seconds = total(phase_parts(spec, weights, 1, 9), Machine(1e9, 1e12))
-    assert whole.flops == 2 * matrices + 4 * 4 * 8 * (10 + 4)
-    norms = sum(w.nbytes for w in weights.values() if len(w.shape) == 1)
-    moved = weight_bytes_read(weights) - norms + cache_bytes_read(spec, 1, 9) + cache_bytes_per_token(spec)
-    assert whole.bytes_moved == moved and seconds == pytest.approx(moved / 1e9)
+def test_weights_of_a_spec_are_those_of_its_tensors() -> None:
+    assert {name: w.nbytes for name, w in _weights(_spec()).items()} == bytes_of_spec(_spec(), "float32")
+
+
+def test_phases_count_the_bytes_that_the_executor_holds() -> None:
+    whole, half = (list(phases(Model(dtype), 5, 3).values()) for dtype in (None, "bfloat16"))
+    for phase, narrow in zip(whole, half, strict=True):
+        saved = sum(a.cost.bytes - b.cost.bytes for a, b in zip(phase, narrow, strict=True))
+        assert saved == sum(math.prod(w.shape) for w in Model().weights.values() if len(w.shape) == 2) * 2
+        assert [part.cost.flops for part in phase] == [part.cost.flops for part in narrow]
+
+
+def test_titles_say_the_lengths() -> None:
+    assert list(phases(Model(), 5, 3)) == ["prefill: 5 tokens", "decode: 1 token after 7"]
 
 
 def test_what_bounds_a_phase_turns_at_the_ridge() -> None:
-    spec = _spec(windows=(None, None))
-    weights, limits = _weights(spec), Machine(1e9, 8e9)
-    part = {queries: phase_parts(spec, weights, queries, chunk=64)[0] for queries in (1, 64)}
-    assert part[1].bound(limits) == "memory" and part[64].bound(limits) == "compute"
-    assert part[64].seconds(limits) == part[64].flops / 8e9 and part[1].bytes_moved == part[64].bytes_moved
+    spec, device = _spec(windows=(None, None)), this_machine(Machine(1e9, 5e9))
+    kept = {"weights": bytes_of_spec(spec, "float32"), "activations": "float32", "cache": "float32"}
+    part = {queries: phase_parts(spec, queries, chunk=64, **kept)[0].cost for queries in (1, 64)}
+    assert ridge(device, "float32") == 5
+    assert bound(part[1], device, "float32") == "memory" and bound(part[64], device, "float32") == "compute"
+    assert seconds(part[64], device, "float32") == part[64].flops / 5e9
+
+
+def test_table_of_a_phase_adds_up() -> None:
+    device = this_machine(Machine(1e6, 1e7))
+    title, head, *rows, total = explain_phase("a title", phases(Model(), 5, 3)["prefill: 5 tokens"], device)
+    assert title == "a title" and head.split()[0] == "part" and total.split()[0] == "total"
+    numbers = [[float(word) for word in re.findall(r"-?[\d.]+(?= |$)", row[48:])] for row in (*rows, total)]
+    for column in (0, 1, 3):  # GFLOP, MB and milliseconds; the intensity of the whole is no sum
+        parts, whole = [row[column] for row in numbers[:-1]], numbers[-1][column]
+        assert sum(parts) == pytest.approx(whole, abs=0.01 * len(parts))
+
+
+def test_a_line_is_fitted_by_least_squares() -> None:
+    intercept, slope = fit_line([(0.0, 1.0), (1.0, 2.0), (2.0, 6.0)])
+    assert intercept == pytest.approx(0.5) and slope == pytest.approx(2.5)
+
+
+def test_explain_speaks_of_the_model_the_phases_and_the_machine(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", model, "the cat", "-n", "8", "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    begins = [line.partition(":")[0] for line in lines if not line.startswith(" ")]
+    assert begins == ["model", "weights", "machine", "prefill", "decode", "memory", "time"]
+    assert sum("attention" in line for line in lines) == 2
