@@ -60,9 +60,11 @@ ROWS = (
         ("mean of v", "a finite sentinel such as -1e30", "no"),
     ),
     _row(
-        6, "To which base is the log-sum-exp?",
+        6, "To which base is the log-sum-exp, and does it count a sink?",
         ("natural", "flash-attention", "default"),
-        ("base 2", "FlashInfer", "no"),
+        ("base 2", "FlashInfer: lse / log(2)", "no"),
+        ("sink not included", "what merges parts: a sink counts once, at the end", "default"),
+        ("sink included", "gpt-oss's softmax, whose denominator holds the sink", "merge_states(o, lse, 0, sinks)"),
     ),
     _row(
         7, "Which GELU?",
@@ -104,6 +106,8 @@ ROWS = (
         12, "How many keys does a window of W hold?",
         ("W keys, self included", "Hugging Face, gpt-oss, vLLM, llama.cpp", "default"),
         ("W keys to the left, and self", "flash-attention, FlashInfer, ONNX", "window=W + 1"),
+        ("chunks of W", "Llama 4: a query sees the keys of its own chunk of W positions", "chunk=W"),
+        ("W keys, and the first of the sequence", "StreamingLLM; here keys keep their positions", "prefix=..."),
     ),
     _row(
         13, "Does the soft cap act before or after the mask?",
@@ -119,6 +123,17 @@ ROWS = (
         15, "By what are attention scores scaled?",
         ("1/sqrt(head_dim)", "most models; the width of q and k, not of v", "default"),
         ("keyword", "none in T5, query_pre_attn_scalar in Gemma", "scale=..."),
+    ),
+    _row(
+        16, "How does a router choose its experts, and weigh them?",
+        ("softmax, top-k, divided by their sum", "Mixtral, Qwen3-MoE with norm_topk_prob", "softmax_top_k"),
+        ("softmax, top-k, as they are", "Qwen2-MoE", "softmax_top_k(renormalise=False)"),
+        ("top-k, softmax of these", "gpt-oss", "top_k_softmax"),
+        ("sigmoid, best groups, a bias for the choice alone", "DeepSeek-V3", "sigmoid_group_top_k"),
+        ("root of softplus, a bias for the choice alone", "DeepSeek-V4", "sqrt_softplus_top_k"),
+        ("by the token's id", "DeepSeek-V4 in its first layers", "hash_route"),
+        ("sigmoid of the largest", "Llama 4, where it multiplies the expert's input", "top_k_sigmoid"),
+        ("closed groups at 0, score minus bias", "faults: a negative bias opens them, a large one takes digits", "no"),
     ),
     _row(
         17, "How many tokens does top-k keep when values tie?",

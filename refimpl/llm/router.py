@@ -191,7 +191,7 @@ def balance_loss(logits: Float[Array, "T E"], ids: Int[Array, "T A"]) -> float:
     2.0
     """
     T, E = logits.shape
-    return float(E * (expert_load(ids, E) / T * softmax(widen(logits)).mean(0)).sum())
+    return float(E * (expert_load(ids, E) / T * softmax(logits.astype(np.float64)).mean(0)).sum())
 
 
 def _checked(logits: Array, k: int) -> Array:
