@@ -12,7 +12,8 @@ __all__ = ["attention"]
 
 def attention(
     q: Array, k: Array, v: Array, *, scale: float | None = None, causal: bool = True, mask: Array | None = None,
-    window: int | None = None, softcap: float | None = None, return_lse: bool = False,
+    window: int | None = None, softcap: float | None = None, return_lse: bool = False, sinks: Array | None = None,
+    prefix: int = 0, chunk: int | None = None,
 ) -> Any:  # fmt: skip
     (T, N, H), (S, K, _) = q.shape, k.shape
     scale = 1 / math.sqrt(H) if scale is None else scale
@@ -23,7 +24,9 @@ def attention(
             row = None if mask is None else mask[t] if mask.ndim == 2 else mask[n, t]
             scores = {}
             for s in range(S):
-                if (causal and s > at) or (window is not None and s <= at - window):
+                if (causal and s > at) or (window is not None and prefix <= s <= at - window):
+                    continue
+                if chunk is not None and s // chunk != at // chunk:
                     continue
                 added = 0.0 if row is None or row.dtype == bool else float(row[s])
                 if added == -math.inf or (row is not None and row.dtype == bool and not row[s]):
@@ -36,6 +39,7 @@ def attention(
                 largest = max(scores.values())
                 total = math.fsum(math.exp(score - largest) for score in scores.values())
                 lse[t, n] = largest + math.log(total)
+                shared = lse[t, n] if sinks is None else np.logaddexp(lse[t, n], sinks[n])
                 for s, score in scores.items():
-                    o[t, n] += math.exp(score - lse[t, n]) * v[s, n // (N // K)]
+                    o[t, n] += math.exp(score - shared) * v[s, n // (N // K)]
     return (o, lse) if return_lse else o

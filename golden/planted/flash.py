@@ -11,9 +11,10 @@ from golden.values import Array
 
 __all__ = [
     "base_2", "blind_mean", "blind_part_kept", "blind_tile_nan", "first_tile_again", "heads_tiled", "hidden_by_zero",
-    "last_tile_lost", "mask_shared_by_heads", "mean_of_parts", "merged_unshifted", "shares_of_total",
-    "step_cap_after_mask", "step_heads_tiled", "step_hidden_by_zero", "step_scale_missing", "sums_not_rescaled",
-    "tile_not_rescaled", "total_not_rescaled", "window_by_tiles", "window_plus_one",
+    "last_tile_lost", "lse_base_2", "mask_shared_by_heads", "masked_row_mean", "mean_of_parts", "merged_unshifted",
+    "scale_missing", "shares_of_total", "step_cap_after_mask", "step_heads_tiled", "step_hidden_by_zero",
+    "step_scale_missing", "step_unshifted", "sums_not_rescaled", "tile_not_rescaled", "total_not_rescaled",
+    "window_by_tiles", "window_plus_one",
 ]  # fmt: skip
 
 
@@ -51,6 +52,13 @@ def step_heads_tiled(sums: Array, top: Array, total: Array, q: Array, k: Array, 
 def step_scale_missing(**rest: Any) -> Any:
     """Scores are not scaled."""
     return derive.flash_step(**rest | {"scale": 1.0})
+
+
+def step_unshifted(sums: Array, top: Array, total: Array, **tile: Any) -> Any:
+    """The state is as if it had no maximum: exp of the scores as they are."""
+    after, highest, all_of_it = derive.flash_step(sums, top, total, **tile)
+    scale = np.exp(highest.astype(np.float32))
+    return after * scale[..., None], 0 * highest, all_of_it * scale
 
 
 def step_cap_after_mask(*, mask: Array, softcap: float, **rest: Any) -> Any:
@@ -124,6 +132,21 @@ def window_by_tiles(q: Array, k: Array, v: Array, *, tile: int, window: int, **r
 def blind_mean(*, tile: int, **rest: Any) -> Any:
     """A finite sentinel for -inf: a row that sees nothing gets the mean of v."""
     return attention.blind_row_mean(**rest)
+
+
+def scale_missing(*, tile: int, **rest: Any) -> Any:
+    """Scores are not scaled."""
+    return attention.scale_missing(**rest)
+
+
+def lse_base_2(*, tile: int, **rest: Any) -> Any:
+    """The log-sum-exp to base 2 (FlashInfer)."""
+    return attention.base_2(**rest)
+
+
+def masked_row_mean(*, tile: int, **rest: Any) -> Any:
+    """A row that its mask empties gets the mean of v."""
+    return attention.masked_row_mean(**rest)
 
 
 def heads_tiled(*, tile: int, **rest: Any) -> Any:

@@ -1,5 +1,6 @@
 """Faults of the paged cache: which slot, whose block, how many keys."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,9 @@ from golden.derive import paged as derive
 from golden.values import Array
 
 __all__ = [
-    "blocks_in_order", "first_queries", "first_sequence", "heads_tiled", "keywords_ignored",
-    "last_block_lost", "length_before_append", "minus_one_written", "offset_dropped", "slots_in_order", "split_lost",
-    "table_transposed", "whole_blocks", "window_plus_one",
+    "base_2", "blind_row_nan", "blocks_in_order", "blocks_sorted", "first_queries", "first_sequence", "heads_tiled",
+    "keywords_ignored", "last_block_lost", "length_before_append", "minus_one_written", "offset_dropped",
+    "scores_unshifted", "slots_in_order", "split_lost", "table_transposed", "whole_blocks", "window_plus_one",
 ]  # fmt: skip
 
 
@@ -59,6 +60,31 @@ def last_block_lost(*, k_cache: Array, context_lens: Array, **rest: Any) -> Any:
     size = k_cache.shape[1]
     shorter = np.where(context_lens % size == 0, np.maximum(context_lens - size, 0), context_lens)
     return derive.paged_attention(k_cache=k_cache, context_lens=shorter, **rest)
+
+
+def blocks_sorted(*, block_tables: Array, **rest: Any) -> Any:
+    """The blocks of a sequence are read in the order in which they lie in the cache."""
+    return derive.paged_attention(block_tables=np.sort(block_tables), **rest)
+
+
+def blind_row_nan(**rest: Any) -> Any:
+    """The plain softmax of -inf alone."""
+    o, lse = derive.paged_attention(**rest | {"return_lse": True})
+    o[lse == -np.inf] = np.nan
+    return (o, lse) if rest.get("return_lse") else o
+
+
+def base_2(**rest: Any) -> Any:
+    """The log-sum-exp to base 2 (FlashInfer)."""
+    o, lse = derive.paged_attention(**rest)
+    return o, lse / math.log(2)
+
+
+def scores_unshifted(**rest: Any) -> Any:
+    """exp of the scores as they are: what they sum to overflows float32."""
+    o, lse = derive.paged_attention(**rest | {"return_lse": True})
+    total = np.exp(lse.astype(np.float32))[..., None]
+    return o * total / total
 
 
 def length_before_append(*, context_lens: Array, **rest: Any) -> Any:
