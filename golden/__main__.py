@@ -12,6 +12,7 @@ from golden import SPECIFICATION
 from golden.adapters import NAMES, implementation
 from golden.case import Case, read_cases, vector_files
 from golden.conventions import markdown
+from golden.corners import CORNERS, concerned, shown
 from golden.exchange import export, judge_folder
 from golden.verify import Implementation, Outcome, verify
 
@@ -33,7 +34,12 @@ def _list(cases: Sequence[Case], as_json: bool) -> int:
     width = max(len(case.id) for case in cases)
     for case in cases:
         print(f"{case.id.ljust(width)}  {case.corner} [{case.source}]")
-    print(f"{len(cases)} cases of {len({case.op for case in cases})} operations, specification {SPECIFICATION}")
+    names = list(dict.fromkeys(corner.name for corner in CORNERS))
+    concerns, shows = concerned(cases), shown(cases)
+    marks = {op: ["-" if n not in concerns[op] else "x" if n in shows[op] else "lacks" for n in names] for op in concerns}
+    print()
+    _table([("corners", *names), *((op, *marks[op]) for op in marks)])
+    print(f"{len(cases)} cases of {len(marks)} operations, specification {SPECIFICATION}")
     return 0
 
 
