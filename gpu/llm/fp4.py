@@ -5,7 +5,11 @@ import numpy as np
 from gpu import device
 from gpu.grid import blocks_for
 from gpu.llm.fp4_kernels import (
-    WARPS, dequantize_mxfp4_kernel, dequantize_nvfp4_kernel, quantize_mxfp4_kernel, quantize_nvfp4_kernel,
+    WARPS,
+    dequantize_mxfp4_kernel,
+    dequantize_nvfp4_kernel,
+    quantize_mxfp4_kernel,
+    quantize_nvfp4_kernel,
 )
 from gpu.llm.narrow_kernels import absmax_kernel
 from gpu.number import DTYPES, named

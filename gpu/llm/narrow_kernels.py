@@ -22,7 +22,7 @@ def held(format: str) -> str:
 
 @cache
 def _place() -> Any:
-    """Return the function that finds the scale of element i: for each axis, its length, its block, its scales' stride."""
+    """Return the function that finds the scale of element i; an axis has a length, a block, a distance of scales."""
     from numba import uint64
 
     @device_function
