@@ -76,8 +76,8 @@ def rope_append_into(
     q_out: Float[Array, "T N H"], k_cache: Float[Array, "num_blocks block_size K H"],
     v_cache: Float[Array, "num_blocks block_size K H2"], q: Float[Array, "T N H"], k: Float[Array, "T K H"],
     v: Float[Array, "T K H2"], cos: Float[Array, "T J"], sin: Float[Array, "T J"], slot_mapping: Int[Array, " T"], *,
-    interleaved: bool = False, q_gain: Float[Array, " H"] | None = None, k_gain: Float[Array, " H"] | None = None,
-    eps: float = 1e-6,
+    interleaved: bool = False, trailing: bool = False, q_gain: Float[Array, " H"] | None = None,
+    k_gain: Float[Array, " H"] | None = None, eps: float = 1e-6,
 ) -> None:
     """Turn the heads of ``q`` into ``q_out`` and those of ``k`` into the paged cache, and copy ``v`` there.
 
@@ -85,7 +85,7 @@ def rope_append_into(
     ``q_out`` may be ``q``, and q, k, v may be parts of one projection; the table is float32, the slots are int32.
     """
     gain = cos.reshape(-1)[:0] if q_gain is None else q_gain
-    made = rotate_and_append(named(q), named(k_cache), named(gain), interleaved)
+    made = rotate_and_append(named(q), named(k_cache), named(gain), interleaved, trailing)
     if q.size:
         T, N, _ = q.shape
         pages = (x.reshape(-1, *x.shape[2:]) for x in (k_cache, v_cache))
@@ -119,12 +119,12 @@ def _learned_position(dtype: str, table_dtype: str) -> Kernel:
 _WARPS = 8  # of a block, at most
 
 
-def _by_append(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+def _by_append(x: Array, cos: Array, sin: Array, *, interleaved: bool = False, trailing: bool = False) -> Array:
     """Turn ``x`` as the queries of tokens, and append it as their keys and values."""
     x, out, table = device.array(x), device.empty(x.shape, x.dtype), (device.array(t, np.float32) for t in (cos, sin))
     k_cache, v_cache = (device.empty((1, *x.shape), x.dtype) for _ in "kv")
     slots = device.array(np.arange(len(x)), np.int32)
-    rope_append_into(out, k_cache, v_cache, x, x, x, *table, slots, interleaved=interleaved)
+    rope_append_into(out, k_cache, v_cache, x, x, x, *table, slots, interleaved=interleaved, trailing=trailing)
     return out
 
 
@@ -143,5 +143,5 @@ def _heads() -> dict[str, Any]:
 VARIANTS = (
     Variant("numba", "learned_position", learned_position, lambda *_, **__: True, _tokens_and_table),
     Variant("numba", "rope", rope, lambda *_, **__: True, _heads),
-    Variant("append", "rope", _by_append, lambda *_, trailing=False, **__: not trailing, _heads),
+    Variant("append", "rope", _by_append, lambda *_, **__: True, _heads),
 )

@@ -34,13 +34,15 @@ def rotate(dtype: str, interleaved: bool, trailing: bool = False) -> Kernel:
 
 @host
 @cache
-def rotate_and_append(dtype: str, cache_dtype: str, gain_dtype: str, interleaved: bool) -> Kernel:
+def rotate_and_append(
+    dtype: str, cache_dtype: str, gain_dtype: str, interleaved: bool, trailing: bool = False
+) -> Kernel:
     """Return the kernel that turns q and k, normalised first where there are gains, and appends k and v."""
     from numba import uint64
 
     from gpu.warp import block, lane, threads, warp
 
-    turn_q, turn_k = (_turn(each, dtype, gain_dtype, interleaved) for each in (dtype, cache_dtype))
+    turn_q, turn_k = (_turn(each, dtype, gain_dtype, interleaved, trailing) for each in (dtype, cache_dtype))
     wide, narrow = read(dtype), write(cache_dtype)
     heads, pages = f"{storage(dtype)}[:, :, :]", f"{storage(cache_dtype)}[:, :, ::1]"
     table, gain = "float32[:, ::1]", f"{storage(gain_dtype)}[::1]"

@@ -134,7 +134,7 @@ def quantized_read(
     require(0 <= length <= len(codes), "C3", f"{length} tokens in a capacity of {len(codes)}")
     held, wide = codes[:length], widen(scales[:length, :, None])
     numbers = held if held.dtype == np.int8 else np.ascontiguousarray(held).view(ml_dtypes.float8_e4m3fn)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
         return (wide * numbers.astype(wide.dtype)).astype(scales.dtype, copy=False)
 
 
