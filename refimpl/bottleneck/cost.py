@@ -43,6 +43,11 @@ _TABLE = (
     ("conv2d", "2 O out_y out_x ky kx C / groups", "b (C Y X + O ky kx C / groups + O out_y out_x)"),
     ("conv_transpose2d", "2 C Y X ky kx O / groups", "b (C Y X + C ky kx O / groups + O out_y out_x)"),
     ("upsample_nearest", "0", "b C Y X (1 + scale_y scale_x)"),
+    ("cross_entropy", "3 T V", "b T V"),
+    ("cross_entropy_backward", "5 T V", "2 b T V"),
+    ("linear_backward", "4 T D O", "b (2 T D + 2 O D + T O)"),
+    ("relu_backward", "rest", "3 b rest"),
+    ("sgd_step", "4 rest", "5 b rest"),
     # 2.2
     ("embedding", "0", "2 b T D"),
     ("learned_position", "T D", "3 b T D"),
@@ -58,21 +63,20 @@ _TABLE = (
     ("quantized_append", "3 T K H", "b T K H + T K H"),
     ("quantized_read", "S K H", "S K H + b S K H"),
     ("copy_blocks", "0", "2 b copies block_size K (H + H2)"),
-    ("slot_mapping", "0", "12 T"),
+    ("slot_mapping", "0", "8 T"),
     ("mlp", "4 T D F", "b (2 D F + 2 T D)"),
     ("gated_mlp", "6 T D F", "b (3 D F + 2 T D)"),
-    ("softmax_top_k", "T E (4 + k)", "b T E"),
-    ("top_k_softmax sigmoid_group_top_k sqrt_softplus_top_k top_k_sigmoid", "T E k", "b T E"),
-    ("hash_route", "T A", "T A (b + 4)"),
+    ("softmax_top_k", "T E (4 + k)", "b T E + T k (b + 4)"),
+    ("top_k_softmax sigmoid_group_top_k sqrt_softplus_top_k top_k_sigmoid", "T E k", "b T E + T k (b + 4)"),
+    ("hash_route", "T A", "2 T A (b + 4)"),
     ("expert_permutation", "0", "8 T A"),
     ("grouped_linear", "2 rows O D", "b (rows D + min(E, rows) O D + rows O)"),
     ("indexed_linear", "2 T A O D", "b (T D + T A O D + T A O)"),
-    ("moe", "6 T A D F", "b (2 T D + 3 E D F)"),
-    ("grouped_moe", "6 T A D F", "b (2 T D + 3 min(E, T A) D F)"),
+    ("moe grouped_moe", "6 T A D F", "b (2 T D + 3 min(E, T A) D F)"),
     ("indexed_moe", "6 T A D F", "b (2 T D + 3 T A D F)"),
     ("add_shared_expert", "6 T D F", "b (3 T D + 3 D F)"),
     ("philox", "20 counters", "32 counters"),
-    ("uniform", "20", "8"),
+    ("uniform", "20", "b"),
     ("repetition_penalty presence_penalty exponential_decay greedy temperature top_k min_p", "V", "2 b V"),
     ("frequency_penalty", "2 V", "2 b V"),
     ("logit_bias suppress_tokens sequence_bias bad_words", "0", "2 b V"),
@@ -82,7 +86,7 @@ _TABLE = (
     ("epsilon_cutoff", "V", "2 b V"),
     ("eta_cutoff", "2 V", "2 b V"),
     ("top_n_sigma", "5 V", "2 b V"),
-    ("exponential", "20 size", "8 size"),
+    ("exponential", "20 size", "b size"),
     ("draw", "V", "b V"),
     ("draw_race", "V", "b V + 8 V"),
     ("accepted_length", "draft", "2 b draft"),
@@ -90,6 +94,7 @@ _TABLE = (
     ("dequantize", "2 O D", "O row_bytes + 4 O D"),
     ("quantize_int8", "3 T D", "b T D + T D + T D / 8"),
     ("linear_int8", "2 T O D + 6 T O D / 32", "b (T D + T O) + O row_bytes"),
+    ("quantize", "3 O D", "b O D + O row_bytes"),
     ("quantize_absmax", "4 O D", "b O D + O D"),
     ("quantize_linear", "3 rest", "b rest + rest"),
     ("dequantize_linear", "2 rest", "rest + b rest"),
@@ -137,15 +142,16 @@ def sizes(op: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, int
     {'b': 4, 'T': 3, 'D': 8, 'O': 5}
     """
     found = dict[str, int]()
-    for name, value in arguments.items():
-        annotation = inspect.signature(op).parameters[name].annotation
+    for name, parameter in inspect.signature(op).parameters.items():
+        annotation, value = parameter.annotation, arguments.get(name, parameter.default)
         kind = next((kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "dim_str")), None)
-        if isinstance(value, int):
+        if type(value) is int:
             found[name] = value
         elif kind is not None and hasattr(value, "shape"):
             if kind.__name__.startswith("Float"):
                 found.setdefault("b", value.dtype.itemsize)
-            found |= _bind(kind.dim_str.split(), value.shape)
+            for axis, size in _bind(kind.dim_str.split(), value.shape).items():
+                found.setdefault(axis, size)
     return found
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from refimpl.bottleneck.cost import FORMULAS, cost, sizes
 from refimpl.contract import UsageError
-from tests.mirror.test_stanzas import OPS
+from tests.mirror.tree import modules, public_functions, roles
 
+OPS = [f for m in modules("refimpl") for f in public_functions(m) if roles(f.node) == ["op"]]
 SIZES = {
     "T": 64, "S": 192, "V": 50000, "D": 2048, "O": 512, "F": 5504, "N": 32, "K": 8, "H": 128, "H2": 64, "J": 32,
     "R": 4, "M": 8, "B": 16, "I": 32, "L": 3, "E": 128, "A": 8, "C": 48, "Y": 33, "X": 65, "k": 8, "n": 3, "rest": 384,
