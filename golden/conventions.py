@@ -172,6 +172,11 @@ ROWS = (
         ("halves", "Marian, CTRL: all sines, then all cosines", "interleaved=False"),
         ("halves, denominators of D / 2 - 1", "tensor2tensor, fairseq, Whisper", "interleaved=False, freq_shift=1"),
     ),
+    _row(
+        34, "How small does a sigmoid become?",
+        ("as small as its dtype holds", "PyTorch, CUDA: exp in both tails; the relative accuracy stays", "default"),
+        ("0 from -18 on", "ONNX Runtime on the CPU: a ratio of polynomials, right to half a last place of 1", "no"),
+    ),
 )  # fmt: skip
 
 

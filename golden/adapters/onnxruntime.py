@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
 
-from golden.deviations import HIDDEN_TIMES_ZERO, MEAN_ONCE, TOP_LEFT
+from golden.deviations import HIDDEN_TIMES_ZERO, MEAN_ONCE, TAIL_CUT, TOP_LEFT
 from golden.verify import Candidate, NotOffered
 
 __all__ = ["DEVIATIONS", "candidates"]
@@ -20,7 +20,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-DEVIATIONS = (TOP_LEFT, HIDDEN_TIMES_ZERO, MEAN_ONCE)
+DEVIATIONS = (TOP_LEFT, HIDDEN_TIMES_ZERO, MEAN_ONCE, TAIL_CUT)
 
 
 def candidates() -> list[Candidate]:
@@ -82,6 +82,11 @@ def _rms_norm(x: Any, gain: Any, eps: float = 1e-6, *, gain_offset: float = 0.0)
     return _run("RMSNormalization", x, gain, axis=-1, epsilon=eps)
 
 
+def _cross_entropy(logits: Any, targets: Any, *, ignore_index: int = -100) -> Any:
+    labels = targets.astype(np.int64)
+    return _run("SoftmaxCrossEntropyLoss", logits, labels, reduction="none", ignore_index=ignore_index)
+
+
 def _group_norm(x: Any, gain: Any, bias: Any = None, *, groups: int, eps: float = 1e-5) -> Any:
     shift = np.zeros_like(gain) if bias is None else bias
     return _run("GroupNormalization", x[None], gain, shift, num_groups=groups, epsilon=eps)[0]
@@ -110,7 +115,9 @@ def _upsample_nearest(x: Any, scale: Any) -> Any:
     return _run("Resize", x[None], None, scales, **rule)[0]
 
 
-def _rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
+def _rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, trailing: bool = False) -> Any:
+    if trailing:
+        raise NotOffered("ONNX's RotaryEmbedding turns the leading values")
     if cos.dtype != x.dtype:
         raise NotOffered("ONNX's RotaryEmbedding has its tables in the dtype of x")
     heads, rotated = np.ascontiguousarray(x.transpose(1, 0, 2)[None]), 2 * cos.shape[1]
@@ -134,6 +141,7 @@ _OPERATIONS: dict[str, Any] = {
     "gelu_quick": lambda x: _run("Swish", x, alpha=1.702),
     "layer_norm": lambda x, gain, bias=None, eps=1e-5: _run("LayerNormalization", x, gain, bias, epsilon=eps),
     "group_norm": _group_norm,
+    "cross_entropy": _cross_entropy,
     "rms_norm": _rms_norm,
     "conv1d": _conv1d,
     "conv2d": lambda *args, **keywords: _conv("Conv", *args, **keywords),

@@ -85,6 +85,10 @@ def _group_norm(x: Any, gain: Any, bias: Any = None, *, groups: int, eps: float 
     return F.group_norm(x[None], groups, gain, bias, eps)[0]
 
 
+def _cross_entropy(logits: Any, targets: Any, *, ignore_index: int = -100) -> Any:
+    return F.cross_entropy(logits, targets.long(), ignore_index=ignore_index, reduction="none")
+
+
 def _l2_norm(x: Any, eps: float = 1e-6, *, eps_is_floor: bool = False) -> Any:
     if not eps_is_floor:
         raise NotOffered("torch's normalize has its eps as a floor")
@@ -135,6 +139,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "group_norm": _group_norm,
     "rms_norm": _rms_norm,
     "l2_norm": _l2_norm,
+    "cross_entropy": _cross_entropy,
+    "relu_backward": lambda dy, x: torch.ops.aten.threshold_backward(dy, x, 0),
     "conv1d": _conv1d,
     "conv2d": _conv2d,
     "conv_transpose2d": _conv_transpose2d,

@@ -9,8 +9,8 @@ from golden.values import Array
 
 __all__ = [
     "alpha_not_read", "clamp_forgotten", "gate_bounded_below", "limit_not_read", "mlp_gated_by_silu",
-    "nan_bounded", "one_not_added", "sigmoid_by_tanh", "sigmoid_hard", "sigmoid_unguarded", "softplus_is_relu",
-    "softplus_unguarded", "up_bounded_above",
+    "nan_bounded", "one_not_added", "sigmoid_by_tanh", "sigmoid_cut", "sigmoid_hard", "sigmoid_unguarded",
+    "softplus_is_relu", "softplus_unguarded", "up_bounded_above",
 ]  # fmt: skip
 
 
@@ -22,6 +22,11 @@ def sigmoid_unguarded(x: Array) -> Array:
 def sigmoid_by_tanh(x: Array) -> Array:
     """(1 + tanh(x / 2)) / 2: the lower tail cancels."""
     return (1 + np.tanh(x / 2)) / 2
+
+
+def sigmoid_cut(x: Array) -> Array:
+    """0 from -18 on."""
+    return np.where(x <= -18, 0, gated.sigmoid(x))
 
 
 def sigmoid_hard(x: Array) -> Array:
@@ -39,26 +44,29 @@ def softplus_is_relu(x: Array) -> Array:
     return np.maximum(x, 0)
 
 
-def clamp_forgotten(gate: Array, up: Array, **_: float) -> Array:
+def clamp_forgotten(gate: Array, up: Array, *, limit: float = 7.0, **named: float) -> Array:
     """No bounds."""
-    return gated.swiglu_clamped(gate, up, limit=np.inf)
+    return gated.swiglu_clamped(gate, up, limit=np.inf, **named)
 
 
-def gate_bounded_below(gate: Array, up: Array, **_: float) -> Array:
+def gate_bounded_below(gate: Array, up: Array, *, limit: float = 7.0, **named: float) -> Array:
     """The gate is bounded on both sides, as up is."""
-    return gated.swiglu_clamped(np.maximum(gate, -7.0), up)
+    return gated.swiglu_clamped(np.maximum(gate, -limit), up, limit=limit, **named)
 
 
-def up_bounded_above(gate: Array, up: Array, **_: float) -> Array:
+def up_bounded_above(gate: Array, up: Array, *, limit: float = 7.0, **named: float) -> Array:
     """Up is bounded on one side, as the gate is."""
-    wide = np.asarray(gate, np.float64)
-    return gated.swiglu_clamped(wide, np.zeros_like(wide)) * (np.minimum(up, 7.0) + 1)
+    return _opening(gate, limit, named) * (np.minimum(up, limit) + 1)
 
 
-def one_not_added(gate: Array, up: Array, **_: float) -> Array:
+def one_not_added(gate: Array, up: Array, *, limit: float = 7.0, **named: float) -> Array:
     """up instead of up + 1."""
+    return _opening(gate, limit, named) * np.clip(up, -limit, limit)
+
+
+def _opening(gate: Array, limit: float, named: dict[str, float]) -> Array:
     wide = np.asarray(gate, np.float64)
-    return gated.swiglu_clamped(wide, np.zeros_like(wide)) * np.clip(up, -7.0, 7.0)
+    return gated.swiglu_clamped(wide, np.zeros_like(wide), limit=limit, **named)
 
 
 def alpha_not_read(gate: Array, up: Array, **keywords: float) -> Array:

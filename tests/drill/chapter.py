@@ -23,4 +23,46 @@ CHAPTER: tuple[Fault, ...] = (
         "if at_y",
         "test_conv.py::test_conv_transpose2d",
     ),
+    # Positions and caches.
+    kernel_fault(
+        "ring not turned",
+        "a ring is read from its first slot",
+        "llm/cache_kernels.py",
+        "slot = (uint64(start) + s) % uint64(k_cache.shape[0])",
+        "slot = s % uint64(k_cache.shape[0])",
+        "test_cache_forms.py::test_ring_read",
+    ),
+    kernel_fault(
+        "largest of the first lanes",
+        "a largest number past the first 32 of a head is not seen",
+        "llm/cache_kernels.py",
+        "largest = max(largest, size_of(wide(x[t, k, h])))",
+        "largest = max(largest, size_of(wide(x[t, k, lane()])))",
+        "test_cache_forms.py::test_quantized_append",
+    ),
+    Fault(
+        "shared block written",
+        "a block of two sequences is not copied before it is written",
+        "refimpl/efficient/prefix_sharing.py",
+        "if allocator.holders[blocks[m]] > 1]",
+        "if allocator.holders[blocks[m]] > 2]",
+        ("tests/laws/test_prefix_sharing.py::test_who_writes_never_changes_a_sibling_and_no_block_is_lost",),
+    ),
+    # Norms and the training cycle.
+    kernel_fault(
+        "gate before the norm",
+        "a gated norm ignores the order that is asked for",
+        "basics/norm_kernels.py",
+        "value / root * scale * opening if norm_first else value * opening / root * scale",
+        "value * opening / root * scale",
+        "test_gated_norms.py::test_gated_rms_norm",
+    ),
+    Fault(
+        "scale of the loss",
+        "the gradient of a mean is that of a sum",
+        "refimpl/basics/training.py",
+        "scale * gradient, 0)",
+        "gradient, 0)",
+        ("tests/laws/test_training.py::test_a_training_step_goes_along_the_gradient_of_the_mean_loss",),
+    ),
 )
