@@ -127,6 +127,21 @@ def _rope(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, trailing: bo
     return turned[0].transpose(1, 0, 2)
 
 
+def _scattered(mode: str, cache: Any, new: Any, index: int) -> Any:
+    if len(new) > len(cache) or new.dtype != cache.dtype:
+        raise NotOffered("ONNX's TensorScatter takes no more tokens than there are slots, in the cache's dtype")
+    heads = [np.ascontiguousarray(x.transpose(1, 0, 2)[None]) for x in (cache, new)]
+    return _run("TensorScatter", *heads, np.array([index]), mode=mode)[0].transpose(1, 0, 2)
+
+
+def _cache_append(k_cache: Any, v_cache: Any, length: int, k: Any, v: Any) -> Any:
+    return *(_scattered("linear", *pair, length) for pair in ((k_cache, k), (v_cache, v))), length + len(k)
+
+
+def _ring_append(k_cache: Any, v_cache: Any, k: Any, v: Any, length: int) -> Any:
+    return tuple(_scattered("circular", *pair, length % len(k_cache)) for pair in ((k_cache, k), (v_cache, v)))
+
+
 _OPERATIONS: dict[str, Any] = {
     "linear": lambda x, w, b=None: _run("Gemm", x, w, b, transB=1),
     "softmax": lambda x, axis=-1: _run("Softmax", x, axis=axis),
@@ -149,5 +164,7 @@ _OPERATIONS: dict[str, Any] = {
     "upsample_nearest": _upsample_nearest,
     "embedding": lambda ids, table: _run("Gather", table, ids),
     "rope": _rope,
+    "cache_append": _cache_append,
+    "ring_append": _ring_append,
     "attention": _attention,
 }
