@@ -122,12 +122,12 @@ def upsample_nearest_into(out: Float[Array, "C out_y out_x"], x: Float[Array, "C
     device.launch(repeated(named(x)), blocks_for(out.size, THREADS), THREADS, out, x, *scale)
 
 
-def _check(x: Array, w: Array, b: Array | None, groups: int, *, ndim: int = 3, transposed: bool = False) -> None:
-    fits = x.ndim == ndim and w.ndim == ndim + 1 and groups >= 1 and len(w) % groups == 0 and w.size > 0
-    channels = x.shape[-1] if ndim == 2 else len(x)
-    read, made = (len(w), w.shape[1] * groups) if transposed else (w.shape[1] * groups, len(w))
-    message = f"{groups} groups of w {w.shape} do not read x {x.shape}"
-    require(fits and read == channels and (ndim == 2 or x.size > 0), "C1", message)
+def _check(x: Array, w: Array, b: Array | None, groups: int, ndim: int = 3, transposed: bool = False) -> None:
+    rows, per_group = (*w.shape, 0, 0)[:2]
+    read, made = (rows, per_group * groups) if transposed else (per_group * groups, rows)
+    fits = x.ndim == ndim == w.ndim - 1 and w.size > 0 and groups > 0 and rows % groups == 0
+    fits = fits and read == x.shape[1 if ndim == 2 else 0]
+    require(fits and (ndim == 2 or x.size > 0), "C1", f"{groups} groups of w {w.shape} do not fit x {x.shape}")
     require(b is None or b.shape == (made,), "C2", f"b has shape {b is not None and b.shape}, not {(made,)}")
 
 

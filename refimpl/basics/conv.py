@@ -5,7 +5,6 @@ the outputs reads its own part of the channels; with as many groups as channels 
 """
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from refimpl.contract import Array, Float, op, require, widen
 
 __all__ = ["conv1d", "conv2d", "conv_transpose2d", "upsample_nearest"]
 
-Pair: TypeAlias = tuple[int, int]
+Pair = tuple[int, int]
 
 
 @op
@@ -42,15 +41,13 @@ def conv1d(
     >>> y[:, 0], state
     (array([ 1., 12., 23.]), array([[3.]]))
     """
-    _check(x, w, b, groups, ndim=2)
-    (T, C), (_, _, taps) = x.shape, w.shape
-    state = np.zeros((taps - 1, C), x.dtype) if state is None else state
-    fits = state.shape == (taps - 1, C) and state.dtype == x.dtype
-    require(fits, "C3", f"a state of {state.dtype} {state.shape}, not {x.dtype} {(taps - 1, C)}")
+    w_gOC, (T, C), past = _by_group(x.T, w, b, groups, ndim=2), x.shape, w.shape[-1] - 1
+    state = np.zeros((past, C), x.dtype) if state is None else state
+    fits = state.shape == (past, C) and state.dtype == x.dtype
+    require(fits, "C3", f"a state of {state.dtype} {state.shape}, not {x.dtype} {(past, C)}")
     require(activation in (None, "silu"), "C4", f"activation {activation!r} is not None or 'silu'")
     seen = np.concatenate([state, x])
-    y = sum(_mix(widen(w)[:, :, i], widen(seen)[i : i + T].T, groups) for i in range(taps))
-    y = _with_bias(y, b).T
+    y = _biased(sum(_mix(w_gOC[..., i], widen(seen)[i : i + T].T) for i in range(past + 1)), b).T
     return (silu(y) if activation else y).astype(x.dtype, copy=False), seen[T:]
 
 
@@ -66,7 +63,7 @@ def conv2d(
     Math: y[o, u, v] = sum_{c, i, j} x[c, u stride + i dilation - before, likewise in v] w[o, c, i, j] + b[o], c over
         the group of o; out_y = floor((Y + before + behind - dilation (ky - 1) - 1) / stride) + 1.
     Cost: 2 O out_y out_x ky kx C / groups flop over (C Y X + O ky kx C / groups + O out_y out_x) elements: bound by
-        arithmetic, unless depthwise. This plain form also holds every window: up to ky kx times the image.
+        arithmetic, unless depthwise. Here each tap of the kernel is one product of matrices.
     Numerics: sums in float32 or wider, one cast. Padding is multiplied as zeros.
     Constraints:
         (C1) x is [C Y X], and w is [O, C / groups, ky, kx]; groups divides C and O.
@@ -79,17 +76,13 @@ def conv2d(
     array([[[ 3., 12.],
             [ 9., 24.]]])
     """
-    _check(x, w, b, groups)
-    _check_steps(stride, dilation, *padding)
-    padded = np.pad(widen(x), ((0, 0), *padding))
-    reach = [d * (taps - 1) + 1 for d, taps in zip(dilation, w.shape[2:], strict=True)]
-    counts = [(n - r) // s + 1 for n, r, s in zip(padded.shape[1:], reach, stride, strict=True)]
-    require(min(counts) >= 1, "C4", f"a kernel that spans {reach} does not fit into a padded image {padded.shape[1:]}")
-    y = sum(
-        _mix(widen(w)[:, :, *tap], padded[:, *_places(tap, counts, stride, dilation)], groups)
-        for tap in np.ndindex(*w.shape[2:])
-    )
-    return _with_bias(y, b).astype(x.dtype, copy=False)
+    _check_steps(stride, dilation, padding)
+    w_gOC, seen = _by_group(x, w, b, groups), np.pad(widen(x), ((0, 0), *padding))
+    each = zip(seen.shape[1:], w.shape[2:], stride, dilation, strict=True)
+    counts = [(n - d * (taps - 1) - 1) // s + 1 for n, taps, s, d in each]
+    require(min(counts) >= 1, "C4", f"a kernel {w.shape} at {dilation} does not fit into an image {seen.shape}")
+    y = sum(_mix(w_gOC[..., *tap], seen[:, *_places(tap, counts, stride, dilation)]) for tap in np.ndindex(w.shape[2:]))
+    return _biased(y, b).astype(x.dtype, copy=False)
 
 
 @op
@@ -114,20 +107,18 @@ def conv_transpose2d(
     >>> conv_transpose2d(np.array([[[1.0, 2.0]]]), np.array([[[[1.0, 1.0, 1.0]]]]), stride=(1, 2))
     array([[[1., 1., 3., 2., 2.]]])
     """
-    _check(x, w, b, groups, transposed=True)
-    _check_steps(stride, dilation, *padding, output_padding)
-    each = zip(x.shape[1:], w.shape[2:], stride, dilation, output_padding, strict=True)
-    sizes = [(n - 1) * s + d * (taps - 1) + 1 + more for n, taps, s, d, more in each]
+    _check_steps(stride, dilation, (*padding, output_padding))
+    w_gOC = _by_group(x, w, b, groups, transposed=True)
     fits = all(more < max(s, d) for more, s, d in zip(output_padding, stride, dilation, strict=True))
     require(fits, "C4", f"output_padding {output_padding} is not less than stride {stride} or dilation {dilation}")
-    left = [size - sum(cut) for size, cut in zip(sizes, padding, strict=True)]
-    require(min(left) >= 1, "C4", f"padding {padding} leaves nothing of an output of {sizes}")
-    w_by_output = widen(w).reshape(groups, -1, *w.shape[1:]).swapaxes(1, 2).reshape(-1, len(w) // groups, *w.shape[2:])
-    painted = np.zeros((len(w_by_output), *sizes), np.result_type(widen(x), widen(w)))
-    for tap in np.ndindex(*w.shape[2:]):
-        painted[:, *_places(tap, x.shape[1:], stride, dilation)] += _mix(w_by_output[:, :, *tap], widen(x), groups)
-    y = painted[:, *(slice(cut[0], cut[0] + n) for cut, n in zip(padding, left, strict=True))]
-    return _with_bias(y, b).astype(x.dtype, copy=False)
+    each = zip(x.shape[1:], w.shape[2:], stride, dilation, output_padding, strict=True)
+    sizes = [(n - 1) * s + d * (taps - 1) + 1 + more for n, taps, s, d, more in each]
+    y = np.zeros((w.shape[1] * groups, *sizes), np.result_type(widen(x), w_gOC))
+    for tap in np.ndindex(w.shape[2:]):
+        y[:, *_places(tap, x.shape[1:], stride, dilation)] += _mix(w_gOC[..., *tap], widen(x))
+    y = y[:, *(slice(before, max(n - behind, 0)) for n, (before, behind) in zip(sizes, padding, strict=True))]
+    require(y.size > 0, "C4", f"padding {padding} leaves nothing of an output of {sizes}")
+    return _biased(y, b).astype(x.dtype, copy=False)
 
 
 @op
@@ -149,31 +140,31 @@ def upsample_nearest(x: Float[Array, "C Y X"], scale: Pair) -> Float[Array, "C o
     return x.repeat(scale[0], 1).repeat(scale[1], 2)
 
 
-def _check(x: Array, w: Array, b: Array | None, groups: int, *, ndim: int = 3, transposed: bool = False) -> None:
-    fits = x.ndim == ndim and w.ndim == ndim + 1 and groups >= 1 and len(w) % groups == 0 and w.size > 0
-    channels = x.shape[-1] if ndim == 2 else len(x)
-    read, made = (len(w), w.shape[1] * groups) if transposed else (w.shape[1] * groups, len(w))
-    message = f"{groups} groups of w {w.shape} do not read x {x.shape}"
-    require(fits and read == channels and (ndim == 2 or x.size > 0), "C1", message)
+def _by_group(x: Array, w: Array, b: Array | None, groups: int, ndim: int = 3, transposed: bool = False) -> Array:
+    """Return the kernels as [groups, outputs of each, channels of each, ...]."""
+    rows, per_group = (*w.shape, 0, 0)[:2]
+    read, made = (rows, per_group * groups) if transposed else (per_group * groups, rows)
+    fits = x.ndim == ndim == w.ndim - 1 and w.size > 0 and groups > 0 and rows % groups == 0 and len(x) == read
+    require(fits and (ndim == 2 or x.size > 0), "C1", f"{groups} groups of w {w.shape} do not fit x {x.shape}")
     require(b is None or b.shape == (made,), "C2", f"b has shape {b is not None and b.shape}, not {(made,)}")
+    w = widen(w).reshape(groups, -1, *w.shape[1:])
+    return w.swapaxes(1, 2) if transposed else w
 
 
-def _check_steps(stride: Pair, dilation: Pair, *paddings: Pair) -> None:
+def _check_steps(stride: Pair, dilation: Pair, paddings: Iterable[Pair]) -> None:
     require(min(*stride, *dilation) >= 1, "C3", f"stride {stride} and dilation {dilation} are not 1 or more")
     require(min(map(min, paddings)) >= 0, "C3", f"a padding of {paddings} is negative")
 
 
 def _places(tap: Pair, counts: Iterable[int], stride: Pair, dilation: Pair) -> list[slice]:
     """Return where a tap of the kernel stands while the kernel moves: on each axis, from first to last."""
-    each = zip(tap, counts, stride, dilation, strict=True)
-    return [slice(i * d, i * d + (n - 1) * s + 1, s) for i, n, s, d in each]
+    return [slice(i * d, i * d + (n - 1) * s + 1, s) for i, n, s, d in zip(tap, counts, stride, dilation, strict=True)]
 
 
-def _mix(w: Array, x: Array, groups: int) -> Array:
-    """Apply one matrix [O, C / groups] to all places of x [C ...], group by group."""
-    y = w.reshape(groups, -1, w.shape[1]) @ x.reshape(groups, w.shape[1], -1)
-    return y.reshape(len(w), *x.shape[1:])
+def _mix(w: Array, x: Array) -> Array:
+    """Apply a matrix for each group [groups, O, C] to all places of x [C ...]."""
+    return (w @ x.reshape(len(w), w.shape[2], -1)).reshape(w[..., 0].size, *x.shape[1:])
 
 
-def _with_bias(y: Array, b: Array | None) -> Array:
+def _biased(y: Array, b: Array | None) -> Array:
     return y if b is None else y + widen(b).reshape(-1, *[1] * (y.ndim - 1))

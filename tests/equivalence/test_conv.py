@@ -168,6 +168,14 @@ def test_float64_is_refused_by_name(op, arguments):
         TWIN[op](*arguments)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_padding_is_multiplied_and_painting_is_not(bad):
+    x, w = np.ones((1, 2, 2), np.float32), np.float32([[[[1, bad]]]])
+    assert np.isnan(conv2d(x, w, padding=((0, 0), (0, 1)))[0, :, -1]).all()
+    y = conv_transpose2d(x, w)[0]
+    assert (y[:, 0] == 1).all() and np.isnan(y[:, 1:]).any() == np.isnan(bad)
+
+
 def test_twins_of_numbers_are_kept_apart():
     x, w = numbers(1, 4, 3, dtype="bfloat16"), numbers(2, 3, 1, 2, dtype="float16")
     y, state = conv1d(x, w, groups=3)

@@ -141,6 +141,15 @@ def test_dtype_in_is_dtype_out_with_one_cast(dtype):
     assert large.dtype == dtype and np.array_equal(large[:, 1::2], x)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_padding_is_multiplied_and_painting_is_not(bad):
+    x, w = np.ones((1, 2, 2)), np.float64([[[[1, bad]]]])
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(conv2d(x, w, padding=((0, 0), (0, 1)))[0, :, -1]).all()
+    y = conv_transpose2d(x, w)[0]
+    assert (y[:, 0] == 1).all() and not np.isfinite(y[:, 1:]).any() and np.isnan(y[:, 1:]).any() == np.isnan(bad)
+
+
 def test_products_beyond_float16_may_cancel():
     x, w = np.float16([512, 512, 2]), np.float16([256, -256, 4])
     assert conv2d(x[:, None, None], w[None, :, None, None]).tolist() == [[[8]]]
@@ -157,7 +166,7 @@ TWO = {"groups": 2}
 BROKEN = [
     *((conv1d, "C1", x_w, TWO) for x_w in (
         (a(5, 3), TOKENS[1]), (a(4), TOKENS[1]), (a(1, 5, 4), TOKENS[1]), (TOKENS[0], a(5, 2, 3)), (TOKENS[0], a(6, 2)),
-        (TOKENS[0], a(6, 2, 0)), (TOKENS[0], a(0, 2, 3)))),
+        (TOKENS[0], a(6, 2, 0)), (TOKENS[0], a(0, 2, 3)), (TOKENS[0], a(6)), (TOKENS[0], a()), (a(), TOKENS[1]))),
     *((conv1d, "C1", TOKENS, {"groups": groups}) for groups in (0, -2, 1, 4)),
     *((conv1d, "C2", (*TOKENS, b), TWO) for b in (a(5), a(1), a(6, 1), a())),
     *((conv1d, "C3", (*TOKENS, None, state), TWO) for state in (
@@ -165,7 +174,7 @@ BROKEN = [
     *((conv1d, "C4", TOKENS, {**TWO, "activation": name}) for name in ("swish", "", "SiLU")),
     *((conv2d, "C1", x_w, TWO) for x_w in (
         (a(3, 5, 5), IMAGE[1]), (a(5, 5), IMAGE[1]), (a(1, 4, 5, 5), IMAGE[1]), (IMAGE[0], a(5, 2, 3, 3)),
-        (IMAGE[0], a(6, 2, 3)), (IMAGE[0], a(6, 2, 3, 0)), (a(4, 0, 5), IMAGE[1]))),
+        (IMAGE[0], a(6, 2, 3)), (IMAGE[0], a(6, 2, 3, 0)), (a(4, 0, 5), IMAGE[1]), (IMAGE[0], a(6)), (a(), IMAGE[1]))),
     *((conv2d, "C1", IMAGE, {"groups": groups}) for groups in (0, 1, 4)),
     *((conv2d, "C2", (*IMAGE, b), TWO) for b in (a(5), a(1), a(6, 1, 1))),
     *((conv2d, "C3", IMAGE, TWO | more) for more in (
@@ -175,7 +184,7 @@ BROKEN = [
         {"dilation": (3, 1)}, {"dilation": (1, 4), "padding": ((0, 0), (1, 2))})),
     *((conv_transpose2d, "C1", x_w, TWO) for x_w in (
         (a(3, 5, 5), PAINT[1]), (a(5, 5), PAINT[1]), (PAINT[0], a(3, 2, 3, 3)), (PAINT[0], a(4, 3, 3)),
-        (PAINT[0], a(4, 3, 0, 3)), (a(4, 5, 0), PAINT[1]))),
+        (PAINT[0], a(4, 3, 0, 3)), (a(4, 5, 0), PAINT[1]), (PAINT[0], a(4)), (a(), PAINT[1]))),
     *((conv_transpose2d, "C1", PAINT, {"groups": groups}) for groups in (0, 3)),
     *((conv_transpose2d, "C2", (*PAINT, b), TWO) for b in (a(3), a(5), a(6, 1, 1))),
     *((conv_transpose2d, "C3", PAINT, TWO | more) for more in (
