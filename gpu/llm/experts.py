@@ -56,9 +56,9 @@ def grouped_linear(
     _check_stack(x, w, b)
     ends = device.to_host(offsets)
     steps = np.diff(ends, prepend=0, append=len(x))
-    fits = ends.shape == (len(w) + 1,) and ends.dtype.kind in "iu" and bool((steps >= 0).all())
-    fits = fits and steps[0] == steps[-1] == 0
-    require(fits, "C2", f"offsets never fall, from 0 to {len(x)} in {len(w)} steps, got {ends}")
+    fits = ends.shape == (len(w) + 1,) and ends.dtype.kind in "iu"
+    rises = bool((steps >= 0).all() and steps[0] == steps[-1] == 0)
+    require(fits and rises, "C2", f"offsets never fall, from 0 to {len(x)} in {len(w)} steps, got {ends}")
     y = device.empty((len(x), w.shape[1]), x.dtype)
     there = None if b is None else device.array(b)
     grouped_linear_into(y, device.array(x), device.array(w), device.array(offsets, np.int32), there)

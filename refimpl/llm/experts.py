@@ -56,9 +56,9 @@ def grouped_linear(
     """
     _check_stack(x, w, b)
     steps = np.diff(offsets, prepend=0, append=len(x))
-    fits = offsets.shape == (len(w) + 1,) and offsets.dtype.kind in "iu" and bool((steps >= 0).all())
-    fits = fits and steps[0] == steps[-1] == 0
-    require(fits, "C2", f"offsets never fall, from 0 to {len(x)} in {len(w)} steps, got {offsets}")
+    fits = offsets.shape == (len(w) + 1,) and offsets.dtype.kind in "iu"
+    rises = bool((steps >= 0).all() and steps[0] == steps[-1] == 0)
+    require(fits and rises, "C2", f"offsets never fall, from 0 to {len(x)} in {len(w)} steps, got {offsets}")
     biases = [None] * len(w) if b is None else b
     groups = [slice(first, last) for first, last in pairwise(offsets)]
     return np.concatenate([linear(x[group], w[e], biases[e]) for e, group in enumerate(groups)])
