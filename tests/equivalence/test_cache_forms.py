@@ -16,7 +16,7 @@ from refimpl.contract import ContractError
 from tests.equivalence.strategies import dtypes, each_kernel, examples, numbers, reference, seeds, specials
 from tests.laws.test_cache_forms import BROKEN, held
 from tests.laws.test_prefix_sharing import BROKEN as BROKEN_COPIES
-from tests.laws.test_prefix_sharing import Engine, drive
+from tests.laws.test_prefix_sharing import Engine, check_steps
 
 capacities = st.sampled_from((1, 2, 5, 17))
 counts = st.sampled_from((0, 1, 3, 17, 40))
@@ -123,7 +123,7 @@ def test_chunks_and_neighbours_change_no_code_of_the_kernels(seed, codes_type, c
 
 @given(st.data(), st.integers(1, 3))
 def test_a_branch_that_the_kernels_write_never_changes_its_sibling(data, block_size):
-    drive(Engine(block_size, writes=paged_append, copies=copy_blocks), data)
+    check_steps(Engine(block_size, writes=paged_append, copies=copy_blocks), data)
 
 
 ROWS = BROKEN + BROKEN_COPIES

@@ -82,7 +82,7 @@ class Engine:
         assert len(set(self.allocator.unused)) == len(self.allocator.unused) == number - len({*held})
 
 
-def drive(engine, data):
+def check_steps(engine, data):
     """Start, extend, branch and stop sequences at random, and evict where there is no room."""
     for _ in range(data.draw(st.integers(1, 12))):
         what = data.draw(st.sampled_from(["start", "extend", "extend", "branch", "stop", "evict"]))
@@ -104,7 +104,7 @@ def drive(engine, data):
 
 @given(st.data(), block_sizes)
 def test_who_writes_never_changes_a_sibling_and_no_block_is_lost(data, block_size):
-    drive(Engine(block_size), data)
+    check_steps(Engine(block_size), data)
 
 
 @given(tokens, tokens, block_sizes)
