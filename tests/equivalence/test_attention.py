@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from golden.values import dtype_named
 from gpu import device
 from gpu.llm.attention import attention as twin
 from gpu.registry import variants
@@ -25,6 +26,8 @@ masked = shapes.filter(lambda shape: shape[3] != "none")
 windows = st.sampled_from((None, None, 1, 3, 40))
 softcaps = st.sampled_from((None, None, 0.5, 30.0))
 scales = st.sampled_from((None, None, 0.3, -0.5))
+prefixes = st.sampled_from((0, 0, 2, 20))
+chunks = st.sampled_from((None, None, 1, 5, 32, 50))
 
 *TENSOR_CORES, NUMBA = variants("attention")
 
@@ -39,6 +42,12 @@ def draw(seed, T, S, NK, shape):
     return {"q": q, "k": k, "v": v, "mask": {"none": None, "bool": visible, "added": added}[kind]}
 
 
+def rules_of(seed, N, window, prefix, chunk, sunk, dtype="float32"):
+    """Return the rules as keywords: a prefix stands beside a window, and every fourth head has no sink."""
+    sinks = np.where(numbers(seed + 6, N) > -0.7, 2 * numbers(seed + 7, N), -np.inf).astype(dtype_named(dtype))
+    return {"window": window, "prefix": prefix if window else 0, "chunk": chunk, "sinks": sinks if sunk else None}
+
+
 def assert_attention(kernel, arguments, terms):
     (o, lse), magnitude = truth_of(kernel.op, arguments | {"return_lse": True}, ("v",))
     found, found_lse = kernel.call(**arguments, return_lse=True)
@@ -48,31 +57,35 @@ def assert_attention(kernel, arguments, terms):
 
 
 @examples
-@given(seeds, lengths, lengths, heads, shapes, windows, softcaps, scales)
-def test_attention(seed, T, S, NK, shape, window, softcap, scale):
-    arguments = draw(seed, T, S, NK, shape) | {"window": window, "softcap": softcap, "scale": scale}
+@given(seeds, lengths, lengths, heads, shapes, windows, softcaps, scales, prefixes, chunks, st.booleans())
+def test_attention(seed, T, S, NK, shape, window, softcap, scale, prefix, chunk, sunk):
+    arguments = draw(seed, T, S, NK, shape) | rules_of(seed, NK[0], window, prefix, chunk, sunk)
+    arguments |= {"softcap": softcap, "scale": scale}
     assert_attention(NUMBA, arguments, terms=4 * (S + shape[1]))
 
 
 @examples
-@given(seeds, lengths, lengths, heads, shapes)
-def test_attention_that_is_not_causal(seed, T, S, NK, shape):
-    assert_attention(NUMBA, draw(seed, T, S, NK, shape) | {"causal": False}, terms=4 * (S + shape[1]))
+@given(seeds, lengths, lengths, heads, shapes, st.booleans())
+def test_attention_that_is_not_causal(seed, T, S, NK, shape, sunk):
+    arguments = draw(seed, T, S, NK, shape) | rules_of(seed, NK[0], None, 0, None, sunk) | {"causal": False}
+    assert_attention(NUMBA, arguments, terms=4 * (S + shape[1]))
 
 
 @examples
-@given(seeds, some, some, heads, tensor_shapes, windows, st.sampled_from((None, 0.3)), st.booleans())
-def test_attention_on_tensor_cores(seed, T, S, NK, shape, window, scale, causal):
-    arguments = draw(seed, T, S, NK, shape) | {"window": window if causal else None, "scale": scale, "causal": causal}
+@given(seeds, some, some, heads, tensor_shapes, windows, st.sampled_from((None, 0.3)), st.booleans(), st.booleans())
+def test_attention_on_tensor_cores(seed, T, S, NK, shape, window, scale, causal, sunk):
+    arguments = draw(seed, T, S, NK, shape) | {"scale": scale, "causal": causal}
+    arguments |= rules_of(seed, NK[0], window if causal else None, 0, None, sunk, shape[0])
     (kernel,) = (variant for variant in TENSOR_CORES if variant.takes(**arguments))
     assert_attention(kernel, arguments, terms=4 * (S + shape[1]))
 
 
 @each_kernel("flash_attention")
 @examples
-@given(seeds, lengths, lengths, heads, shapes, windows, softcaps, st.integers(1, 70))
-def test_flash_attention(kernel, seed, T, S, NK, shape, window, softcap, tile):
-    arguments = draw(seed, T, S, NK, shape) | {"window": window, "softcap": softcap, "tile": tile}
+@given(seeds, lengths, lengths, heads, shapes, windows, softcaps, st.integers(1, 70), prefixes, chunks, st.booleans())
+def test_flash_attention(kernel, seed, T, S, NK, shape, window, softcap, tile, prefix, chunk, sunk):
+    arguments = draw(seed, T, S, NK, shape) | rules_of(seed, NK[0], window, prefix, chunk, sunk)
+    arguments |= {"softcap": softcap, "tile": tile}
     assert_attention(kernel, arguments, terms=4 * (S + shape[1]))
 
 

@@ -104,6 +104,7 @@ def test_takes_what_fits():
     assert [variant.name for variant in VARIANTS if variant.takes(**fitting)] == ["mma 64"]
     for other in (
         {"softcap": 1.0}, {"mask": np.ones((3, 3), bool)}, {"scale": -1.0}, {"v": numbers(0, 3, 1, 64)},
+        {"window": 2, "prefix": 1}, {"chunk": 2},
         {"v": numbers(0, 3, 1, 128, dtype="bfloat16")}, draw(0, 0, 3, (2, 1), ("bfloat16", 64)),
         draw(0, 3, 3, (2, 1), ("float32", 64)), draw(0, 3, 3, (2, 1), ("bfloat16", 80)),
         {"k": np.zeros(3 * 64 + 1, fitting["k"].dtype)[1:].reshape(3, 1, 64)},
@@ -116,3 +117,13 @@ def test_writes_into_given_buffers():
     o, lse = np.zeros_like(arguments["q"]), np.zeros((5, 2), np.float32)
     flash_mma_into(o, lse, *arguments.values(), window=3)
     assert all(np.array_equal(a, b) for a, b in zip((o, lse), attention(**arguments, window=3), strict=True))
+
+
+@given(seeds, queries, keys, shapes, st.sampled_from((None, 1, 40)))
+def test_a_sink_takes_its_share_and_none_changes_no_bit(seed, T, S, shape, window):
+    arguments = draw(seed, T, S, (2, 1), shape) | {"window": window}
+    o, lse = attention(**arguments)
+    found, found_lse = attention(**arguments, sinks=np.full(2, -np.inf, np.float32))
+    assert np.array_equal(found, o) and np.array_equal(found_lse, lse)
+    found, found_lse = attention(**arguments, sinks=np.array([-1e4, 1e4], np.float32))
+    assert np.array_equal(found[:, 0], o[:, 0]) and (found[:, 1] == 0).all() and np.array_equal(found_lse, lse)

@@ -10,7 +10,7 @@ from gpu.efficient.paged import paged_attention_into, parts_for
 from gpu.efficient.paged_kernels import SPLIT
 from tests.equivalence.attending import assert_rows, assert_scores, truth_of
 from tests.equivalence.strategies import assert_equivalent, dtypes, each_kernel, examples, numbers, seeds
-from tests.equivalence.test_attention import softcaps, windows
+from tests.equivalence.test_attention import rules_of, softcaps, windows
 from tests.laws.batch import Batch
 
 block_sizes = st.sampled_from((1, 3, 16))
@@ -22,6 +22,8 @@ shapes = st.sampled_from((  # H, H2, dtype of q, dtype of the cache: kernels are
 few_heads = st.sampled_from(((4, 2), (5, 1)))
 few_shapes = st.sampled_from(((64, 64, "float32", "float32"), (80, 80, "float16", "float16")))
 a_length = st.sampled_from((0, 1, 15, 16, 17, 48)) | st.sampled_from((SPLIT - 1, SPLIT, SPLIT + 1, 2 * SPLIT + 9))
+prefixes = st.sampled_from((0, 0, 2, 20, SPLIT))
+chunks = st.sampled_from((None, None, 7, 48, SPLIT))
 batches = st.lists(st.tuples(a_length, st.sampled_from((0, 1, 1, 2, 19))), min_size=1, max_size=4)  # (tokens, new)
 
 
@@ -56,10 +58,11 @@ def test_paged_append(kernel, seed, block_size, T, H, dtype, held):
 
 @each_kernel("paged_attention")
 @examples
-@given(seeds, batches, block_sizes, heads, shapes, windows, softcaps)
-def test_paged_attention(kernel, seed, lengths, block_size, NK, shape, window, softcap):
+@given(seeds, batches, block_sizes, heads, shapes, windows, softcaps, prefixes, chunks, st.booleans())
+def test_paged_attention(kernel, seed, lengths, block_size, NK, shape, window, softcap, prefix, chunk, sunk):
     batch = Batch(seed, lengths, block_size, *NK, *shape)
-    arguments = batch.arguments(shuffled(seed, batch)) | {"window": window, "softcap": softcap, "return_lse": True}
+    arguments = batch.arguments(shuffled(seed, batch)) | rules_of(seed, NK[0], window, prefix, chunk, sunk)
+    arguments |= {"softcap": softcap, "return_lse": True}
     (o, lse), magnitude = truth_of("paged_attention", arguments, ("v_cache",))
     found, found_lse = kernel.call(**arguments)
     terms = 4 * (max(batch.lengths) + shape[0])
@@ -67,10 +70,13 @@ def test_paged_attention(kernel, seed, lengths, block_size, NK, shape, window, s
     assert_scores(found_lse, lse, terms)
 
 
-@given(seeds, batches, block_sizes, heads, few_shapes, windows)
-def test_no_bit_of_a_sequence_depends_on_the_others_nor_on_its_blocks(seed, lengths, block_size, NK, shape, window):
+@given(seeds, batches, block_sizes, heads, few_shapes, windows, prefixes, chunks, st.booleans())
+def test_no_bit_of_a_sequence_depends_on_the_others_nor_on_its_blocks(
+    seed, lengths, block_size, NK, shape, window, prefix, chunk, sunk
+):
     batch = Batch(seed, lengths, block_size, *NK, *shape)
-    arguments = batch.arguments(shuffled(seed, batch)) | {"window": window, "return_lse": True}
+    arguments = batch.arguments(shuffled(seed, batch)) | rules_of(seed, NK[0], window, prefix, chunk, sunk)
+    arguments |= {"return_lse": True}
     together = twin(**arguments)
     r, again = seed % len(lengths), batch.arguments(np.arange(batch.blocks), poison=0.0)
     alone = {"q": batch.queries(r), "cu_seqlens": np.array([0, len(batch.queries(r))])}
@@ -80,11 +86,12 @@ def test_no_bit_of_a_sequence_depends_on_the_others_nor_on_its_blocks(seed, leng
         assert np.array_equal(one, all_of_them[batch.bounds[r] : batch.bounds[r + 1]])
 
 
-@given(seeds, st.sampled_from((20, SPLIT + 10)), few_heads, few_shapes, windows, st.integers(1, 19))
-def test_a_prompt_in_chunks_is_the_prompt_in_one_piece(seed, S, NK, shape, window, cut):
+@given(seeds, st.sampled_from((20, SPLIT + 10)), few_heads, few_shapes, windows, st.integers(1, 19), prefixes, chunks)
+def test_a_prompt_in_chunks_is_the_prompt_in_one_piece(seed, S, NK, shape, window, cut, prefix, chunk):
     """The last 20 tokens: in one piece, in two, and the last alone, as if it were decoded."""
     batch = Batch(seed, [(S, 20)], 16, *NK, *shape)
-    arguments = batch.arguments(shuffled(seed, batch)) | {"window": window, "return_lse": True}
+    arguments = batch.arguments(shuffled(seed, batch)) | rules_of(seed, NK[0], window, prefix, chunk, True)
+    arguments |= {"return_lse": True}
     whole = twin(**arguments)
     for first, last in ((0, cut), (cut, 20), (19, 20)):
         bounds = {"context_lens": np.array([S - 20 + last]), "cu_seqlens": np.array([0, last - first])}
