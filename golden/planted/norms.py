@@ -93,8 +93,8 @@ def always_silu(
 
 
 def _gated(x: Array, gate: Array, gain: Array, eps: float, is_first: bool, activation: str) -> Array:
-    wide = (each.astype(np.float64) for each in (x, gate, gain))
-    return norms.gated_rms_norm(*wide, eps, norm_before_gate=is_first, activation=activation)
+    x, gate, gain = (each.astype(np.float64) for each in (x, gate, gain))
+    return norms.gated_rms_norm(x, gate, gain, eps, norm_before_gate=is_first, activation=activation)
 
 
 def output_normed_alone(x: Array, residual: Array, gain: Array, eps: float = 1e-6, **_: float) -> tuple[Array, Array]:

@@ -27,11 +27,8 @@ def layer_norm(
     >>> layer_norm(np.array([[1.0, 3.0]]), np.array([1.0, 2.0]), np.array([0.0, 10.0]), eps=0.0)
     array([[-1., 12.]])
     """
-    _check(x, gain, eps)
-    require(bias is None or bias.shape == gain.shape, "C1", f"bias does not have the shape {gain.shape} of gain")
-    y = _standardised(widen(x), eps) * widen(gain)
-    if bias is not None:
-        y = y + widen(bias)
+    _check(x, gain, eps, bias)
+    y = _standardised(widen(x), eps) * widen(gain) + (0 if bias is None else widen(bias))
     return y.astype(x.dtype, copy=False)
 
 
@@ -57,13 +54,11 @@ def group_norm(
     array([[-1.,  1.],
            [-1.,  1.]])
     """
-    _check(x, gain, eps, axis=0)
-    require(bias is None or bias.shape == gain.shape, "C1", f"bias does not have the shape {gain.shape} of gain")
+    _check(x, gain, eps, bias, axis=0)
     C = len(gain)
     require(groups > 0 and C % groups == 0, "C3", f"{groups} groups do not divide {C} channels")
-    y = _standardised(widen(x).reshape(groups, -1), eps).reshape(C, -1) * widen(gain)[:, None]
-    if bias is not None:
-        y = y + widen(bias)[:, None]
+    rows = _standardised(widen(x).reshape(groups, -1), eps).reshape(C, -1) * widen(gain)[:, None]
+    y = rows + (0 if bias is None else widen(bias)[:, None])
     return y.reshape(x.shape).astype(x.dtype, copy=False)
 
 
@@ -168,7 +163,7 @@ def l2_norm(x: Float[Array, "... D"], eps: float = 1e-6, *, eps_is_floor: bool =
     array([[0. , 0.5]])
     """
     require(x.ndim > 0, "C1", "x is a number, not an array with an axis")
-    _check_eps(eps)
+    require(eps >= 0, "C2", f"eps is {eps}, not 0 or more")
     wide = widen(x)
     with np.errstate(over="ignore", invalid="ignore"):  # 0 / 0 is NaN, as it should be
         squares = (wide * wide).sum(-1, keepdims=True)
@@ -185,11 +180,8 @@ def _standardised(wide: Array, eps: float) -> Array:
     return centred / np.sqrt(variance + eps)
 
 
-def _check(x: Array, gain: Array, eps: float, axis: int = -1) -> None:
+def _check(x: Array, gain: Array, eps: float, bias: Array | None = None, axis: int = -1) -> None:
     fits = gain.ndim == 1 and gain.shape == x.shape[axis:][:1]
     require(fits, "C1", f"gain has shape {gain.shape}, x has shape {x.shape}")
-    _check_eps(eps)
-
-
-def _check_eps(eps: float) -> None:
+    require(bias is None or bias.shape == gain.shape, "C1", f"bias does not have the shape {gain.shape} of gain")
     require(eps >= 0, "C2", f"eps is {eps}, not 0 or more")

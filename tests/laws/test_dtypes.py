@@ -10,12 +10,15 @@ from refimpl.basics.activation import (
     log_softmax,
     logsumexp,
     relu,
+    sigmoid,
     silu,
     softmax,
+    softplus,
 )
-from refimpl.basics.gated import geglu, swiglu
+from refimpl.basics.gated import geglu, swiglu, swiglu_clamped
 from refimpl.basics.linear import linear
-from refimpl.basics.norm import layer_norm, rms_norm
+from refimpl.basics.norm import gated_rms_norm, group_norm, l2_norm, layer_norm, rms_norm
+from refimpl.basics.training import cross_entropy, cross_entropy_backward, relu_backward
 from refimpl.efficient.flash import flash_attention
 from refimpl.llm.attention import attention
 from refimpl.llm.embedding import embedding
@@ -35,10 +38,19 @@ CALLS = {
     "gelu_erf": (gelu_erf, (5, 8)),
     "gelu_tanh": (gelu_tanh, (5, 8)),
     "gelu_quick": (gelu_quick, (5, 8)),
+    "sigmoid": (sigmoid, (5, 8)),
+    "softplus": (softplus, (5, 8)),
     "swiglu": (swiglu, (5, 8), (5, 8)),
+    "swiglu_clamped": (swiglu_clamped, (5, 8), (5, 8)),
     "geglu": (geglu, (5, 8), (5, 8)),
     "layer_norm": (layer_norm, (5, 8), (8,), (8,)),
     "rms_norm": (rms_norm, (5, 8), (8,)),
+    "group_norm": (lambda x, gain: group_norm(x, gain, groups=2), (6, 8), (6,)),
+    "gated_rms_norm": (gated_rms_norm, (5, 8), (5, 8), (8,)),
+    "l2_norm": (l2_norm, (5, 8)),
+    "cross_entropy": (lambda logits: cross_entropy(logits, np.array([1, 0, 7])), (3, 8)),
+    "cross_entropy_backward": (lambda logits: cross_entropy_backward(logits, np.array([1, 0, 7])), (3, 8)),
+    "relu_backward": (relu_backward, (5, 8), (5, 8)),
     "embedding": (lambda table: embedding(np.array([2, 0]), table), (5, 8)),
     "learned_position": (lambda x, table: learned_position(x, np.arange(5), table), (5, 8), (7, 8)),
     "rope": (lambda x: rope(x, COS.astype(np.float32), SIN.astype(np.float32)), (5, 2, 8)),
