@@ -160,7 +160,7 @@ def test_what_a_sequence_holds_is_not_let_go():
 @given(seeds, st.integers(1, 11), st.integers(1, 5), block_sizes)
 def test_a_branch_attends_as_if_it_were_alone(seed, S, more, block_size):
     """A prompt of S tokens, its branch, and ``more`` tokens of each: attention sees its own."""
-    allocator, caches, kv = new_allocator(20), [np.full((20, block_size, 1, 4), np.nan) for _ in "kv"], []
+    allocator, caches, kv = new_allocator(40), [np.full((40, block_size, 1, 4), np.nan) for _ in "kv"], []
     allocator, blocks = allocate(allocator, blocks_for(S, block_size))
     prompt = normal(seed, 2, S, 1, 4)
     paged_append(*caches, *prompt, slot_mapping(np.array(blocks), np.arange(S), block_size))

@@ -5,6 +5,7 @@ import pytest
 
 from refimpl.basics.norm import rms_norm
 from refimpl.llm.attention import attention
+from refimpl.llm.cache_forms import ring_append, ring_read
 from refimpl.llm.kv_cache import cache_append, new_cache
 from refimpl.llm.rope_scaling import rope_frequencies
 from tests.outside.faults import load_case
@@ -38,6 +39,21 @@ def test_attn_window_chunked_prefill(number):
         cache = cache_append(cache, k[new], v[new])
         seen = slice(0, cache.length)
         outputs.append(attention(q[new], cache.k[seen], cache.v[seen], window=case.settings["window"]))
+    case.assert_near(np.concatenate(outputs), wanted)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_attn_window_chunked_prefill_through_a_ring(number):
+    case = load_case("attn_window_chunked_prefill")
+    q, k, v, wanted = tokens_first(*(case.inputs[x] for x in "qkv"), case.expected[f"out_{number}"])
+    window, length, outputs = case.settings["window"], 0, []
+    ring = [np.full((window, *x.shape[1:]), np.nan, x.dtype) for x in (k, v)]
+    for count in case.settings["chunks"][number]:
+        new = slice(length, length + count)
+        keys, values = map(np.concatenate, zip(ring_read(*ring, length), (k[new], v[new]), strict=True))
+        outputs.append(attention(q[new], keys, values, window=window))
+        ring_append(*ring, k[new], v[new], length)
+        length += count
     case.assert_near(np.concatenate(outputs), wanted)
 
 
