@@ -13,9 +13,9 @@ from gpu.registry import Variant
 from refimpl.contract import host
 from refimpl.llm.blocks import FORMATS, LAYOUTS
 
-__all__ = ["FORMATS", "VARIANTS", "block_words", "code", "decode", "place"]
+__all__ = ["CODES", "FORMATS", "VARIANTS", "block_words", "code", "decode", "place"]
 
-_CODES: Mapping[str, tuple[int, tuple[tuple[str, int, int], ...]]] = {
+CODES: Mapping[str, tuple[int, tuple[tuple[str, int, int], ...]]] = {
     "q8_0": (0, (("q", 8, 32),)),
     "q4_0": (8, (("low", 4, 16),)),
     "q4_1": (0, (("low", 4, 16),)),
@@ -107,7 +107,7 @@ def code(format: str) -> Any:
     """Return the function for kernels that reads q: words, the index of the block's first one, element -> int32."""
     from numba import int8, int32
 
-    offset, ((name, bits, run), *more) = _CODES[format]
+    offset, ((name, bits, run), *more) = CODES[format]
     low = field(start(format, name), bits, run)
     high = field(start(format, more[0][0]), *more[0][1:]) if more else None
 
