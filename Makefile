@@ -23,4 +23,5 @@ kernels:
 # Regenerates what is generated, then runs every example that a page or a docstring shows.
 docs:
 	$(PYTHON) -m golden conventions > docs/conventions.md
+	$(PYTHON) -m docs.ops > docs/ops.md
 	$(PYTHON) -m pytest README.md docs refimpl golden

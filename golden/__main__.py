@@ -36,7 +36,10 @@ def _list(cases: Sequence[Case], as_json: bool) -> int:
         print(f"{case.id.ljust(width)}  {case.corner} [{case.source}]")
     names = list(dict.fromkeys(corner.name for corner in CORNERS))
     concerns, shows = concerned(cases), shown(cases)
-    marks = {op: ["-" if n not in concerns[op] else "x" if n in shows[op] else "lacks" for n in names] for op in concerns}
+    marks = {
+        op: ["-" if name not in concerns[op] else "x" if name in shows[op] else "lacks" for name in names]
+        for op in concerns
+    }
     print()
     _table([("corners", *names), *((op, *marks[op]) for op in marks)])
     print(f"{len(cases)} cases of {len(marks)} operations, specification {SPECIFICATION}")

@@ -1,7 +1,7 @@
-"""The corners where kernels go wrong, read off the arguments of a case: which it shows, and which concern its operation.
+"""The corners where kernels go wrong, read off the arguments of a case: which it shows, which concern its operation.
 
-An operation is concerned by what its arguments can hold: who takes ``q`` and ``k`` can have a query that sees no key, who
-takes block tables can find them permuted. ``tests/golden/test_corners.py`` demands a case for each.
+An operation is concerned by what its arguments can hold: who takes ``q`` and ``k`` can have a query that sees no key,
+who takes block tables can find them permuted. ``tests/golden/test_corners.py`` demands a case for each.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,6 +1,6 @@
 """One fault for the corners of every operation: the last number of the result is not written, and keeps what it held.
 
-It is what a kernel does whose grid is rounded down, or whose last tile is not there; an axis of size 1 is only that tile.
+It is what a kernel does whose grid is rounded down, or whose last tile is not there; an axis of size 1 is that tile.
 """
 
 from collections.abc import Callable

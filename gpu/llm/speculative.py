@@ -1,4 +1,4 @@
-"""The two operations of speculative decoding, for R requests at once: a warp judges a draft, a block makes a residual."""
+"""Speculative decoding's two operations, for R requests at once: a warp judges a draft, a block makes a residual."""
 
 import math
 from functools import cache

@@ -17,7 +17,8 @@ from refimpl.llm.generate import Reply, Token
 from refimpl.llm.sampler import draw
 
 __all__ = [
-    "Propose", "Verify", "accepted_length", "judge_draft", "ngram_draft", "residual_probs", "speculate", "speculative_sample",
+    "Propose", "Verify", "accepted_length", "judge_draft", "ngram_draft", "residual_probs", "speculate",
+    "speculative_sample",
 ]
 
 Propose: TypeAlias = Callable[[Sequence[int], int], list[int]]

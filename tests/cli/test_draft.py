@@ -72,7 +72,7 @@ def test_from_python(model: str) -> None:
     assert [token.id for token in drafting.generate("the cat", max_tokens=9, ignore_eos=True)] == plain
     with pytest.raises(UsageError, match="num_draft_tokens is at least 1, got 0"):
         gpu.load(model, draft="ngram", num_draft_tokens=0)
-    with pytest.raises(UsageError, match="num_draft_tokens is a whole number, got 1.5"):
+    with pytest.raises(UsageError, match=r"num_draft_tokens is a whole number, got 1\.5"):
         gpu.load(model, draft="ngram", num_draft_tokens=1.5)
 
 

@@ -135,7 +135,8 @@ def test_a_generator_that_is_dropped_gives_all_pages_back():
 
 
 def test_a_draft_model_whose_cache_is_full_drafts_no_more():
-    small = Model(Source(LLAMA, {}, None, Path()), CpuExecutor(LLAMA, random_tensors(LLAMA), context=256, capacity=16), "cpu")
+    executor = CpuExecutor(LLAMA, random_tensors(LLAMA), context=256, capacity=16)
+    small = Model(Source(LLAMA, {}, None, Path()), executor, "cpu")
     model, prompt = model_of("llama"), [1] * 250
     drafting = replace(model, draft=small, num_draft_tokens=4)
     assert [t.id for t in drafting.generate(prompt)] == [t.id for t in model.generate(prompt)]

@@ -34,9 +34,12 @@ def test_corners_are_read_off_the_arguments():
     assert shows("blind row", q=q, k=k[:2]) and not shows("blind row", q=q, k=k[:2], causal=False)
     assert shows("blind row", q=q, k=k, mask=np.array([[True] * 3, [False] * 3, [True] * 3]))
     assert shows("large", q=q + 100, k=k) and not shows("large", q=q, k=k)
-    assert shows("ties", logits=np.float32([1, 2, 1])) and not shows("ties", logits=np.float32([1, 2, -np.inf, -np.inf]))
+    assert shows("ties", logits=np.float32([1, 2, 1]))
+    assert not shows("ties", logits=np.float32([1, 2, -np.inf, -np.inf]))
     assert shows("size 1", x=np.zeros((1, 5))) and not shows("size 1", x=np.zeros((2, 5)))
     assert shows("past a tile", x=np.zeros(33)) and not shows("past a tile", x=np.zeros((17 - 1, 2)))
-    paged = {"q": q, "k_cache": np.zeros((4, 8, 2, 2)), "context_lens": np.array([9, 8]), "cu_seqlens": np.array([0, 1, 3])}
+    paged = {"q": q, "k_cache": np.zeros((4, 8, 2, 2)), "context_lens": np.array([9, 8])}
+    paged["cu_seqlens"] = np.array([0, 1, 3])
     assert shows("partly full", **paged) and not shows("partly full", **paged | {"context_lens": np.array([16, 8])})
-    assert shows("permuted", block_tables=np.array([[2, 0, -1]])) and not shows("permuted", block_tables=np.array([[0, 2, -1]]))
+    assert shows("permuted", block_tables=np.array([[2, 0, -1]]))
+    assert not shows("permuted", block_tables=np.array([[0, 2, -1]]))

@@ -2,6 +2,8 @@
 
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import PurePosixPath
 
 import pytest
@@ -36,6 +38,11 @@ def test_changelog_has_this_version():
 
 def test_changelog_has_the_definitions_of_this_specification():
     assert f"### Definitions, specification {SPECIFICATION}\n" in page("CHANGELOG.md")
+
+
+def test_page_of_operations_is_current():
+    done = subprocess.run([sys.executable, "-m", "docs.ops"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == page("docs/ops.md"), "run make docs"
 
 
 @pytest.mark.parametrize("command", ["python -m gpu.run", "python -m pytest"])
