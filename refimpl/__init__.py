@@ -74,6 +74,7 @@ CONTENTS = (
     ("files.chat", "chat templates, in a sandbox"),
     ("files.hub", "where a model is found: folder, file, hub, the default model"),
     ("operations", "the operations that a decoder is composed of, in one namespace"),
+    ("sizes", "the sizes of a call, by the letters of its signature"),
     ("model", "open and load a model"),
     ("flags", "the values that flags take, and what they mean"),
     ("interrupt", "Ctrl-C while a model answers"),

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -14,40 +14,60 @@ from gpu.executor.plan import CHUNK
 from gpu.explain import fit_line, this_machine, weight_bytes, weight_bytes_read
 from gpu.machine import Machine, resident_memory
 from refimpl.bottleneck.roofline import Cost, Device, bound, ridge, seconds
-from refimpl.bottleneck.serving import Part, kv_bytes_per_token, kv_bytes_read, phase_parts, phase_seconds
+from refimpl.bottleneck.serving import kv_bytes_per_token, kv_bytes_read, phase_costs, phase_seconds
 from refimpl.contract import host
+from refimpl.models.spec import ModelSpec, weight_shapes
 
-__all__ = ["draw", "explain_memory", "explain_phase", "explain_time", "explanation", "measure_decode", "phases"]
+__all__ = [
+    "draw", "explain_memory", "explain_phase", "explain_time", "explanation", "measure_decode", "phases", "title",
+]
 
 _DTYPE = "float32"  # of activations, cache and arithmetic
 
 
 @host
-def phases(model: Any, prompt: int, answer: int) -> dict[str, list[Part]]:
-    """Return the parts of prefill, and those of the last decode step, by a title."""
-    last = prompt + answer - 1
-    return {f"prefill: {prompt} tokens": _parts(model, prompt), f"decode: 1 token after {last}": _parts(model, 1, last)}
-
-
-def _parts(model: Any, queries: int, start: int = 0) -> list[Part]:
-    held = {name: weight.nbytes for name, weight in model.weights.items()}
-    kept = {"activations": _DTYPE, "cache": _DTYPE}
-    return phase_parts(model.spec, queries, start, weights=held, chunk=CHUNK, **kept)
-
-
-def _row(part: Part, device: Device, time: float) -> str:
-    cost = part.cost
-    share = f"{cost.flops / 1e9:9.3f} {cost.bytes / 1e6:9.2f} {cost.intensity:9.1f}  {bound(cost, device, _DTYPE):7}"
-    return f"  {part.name:10} {part.shape:36} {share} {1e3 * time:9.3f}"
+def phases(model: Any, prompt: int, answer: int) -> dict[tuple[int, int], dict[str, Cost]]:
+    """Return what the parts of prefill cost, and those of the last decode step, by (tokens, tokens before them)."""
+    return {phase: _costs(model, *phase) for phase in ((prompt, 0), (1, prompt + answer - 1))}
 
 
 @host
-def explain_phase(title: str, parts: Sequence[Part], device: Device) -> list[str]:
+def title(queries: int, start: int) -> str:
+    """Name a phase.
+
+    >>> title(5, 0), title(1, 7)
+    ('prefill: 5 tokens', 'decode: 1 token after 7')
+    """
+    return f"decode: 1 token after {start}" if start else f"prefill: {queries} tokens"
+
+
+def _costs(model: Any, queries: int, start: int = 0) -> dict[str, Cost]:
+    held = {name: weight.nbytes for name, weight in model.weights.items()}
+    kept = {"activations": _DTYPE, "cache": _DTYPE}
+    return phase_costs(model.spec, queries, start, weights=held, chunk=CHUNK, **kept)
+
+
+def _shapes(spec: ModelSpec, queries: int, start: int) -> dict[str, str]:
+    """Return the shapes of the parts in words."""
+    known = weight_shapes(spec)
+    layer = {name.removeprefix("layers.0."): known[name] for name in known if name.startswith("layers.0.")}
+    words = {name: f"[{queries} {s[1]}] [{s[1]} {s[0]}] x {spec.num_layers}" for name, s in layer.items() if len(s) > 1}
+    q, k = f"[{queries} {spec.num_heads} {spec.head_dim}]", f"[{start + queries} {spec.num_kv_heads} {spec.head_dim}]"
+    head = f"[1 {spec.hidden_size}] [{spec.hidden_size} {spec.vocab_size}]"
+    return words | {"attention": f"{q} {k} x {spec.num_layers}", "head": head, "total": ""}
+
+
+@host
+def explain_phase(spec: ModelSpec, phase: tuple[int, int], costs: Mapping[str, Cost], device: Device) -> list[str]:
     """Return a table of a phase: every part with what bounds it, and the sum."""
-    whole = Part("total", "", sum((part.cost for part in parts), Cost(0, 0)))
+    shapes, times = _shapes(spec, *phase), {name: seconds(cost, device, _DTYPE) for name, cost in costs.items()}
     head = f"  {'part':10} {'shapes':36} {'GFLOP':>9} {'MB':>9} {'FLOP/B':>9}  {'bound':7} {'ms least':>9}"
-    rows = [_row(part, device, seconds(part.cost, device, _DTYPE)) for part in parts]
-    return [title, head, *rows, _row(whole, device, phase_seconds(parts, device, _DTYPE))]
+    lines, whole = [title(*phase), head], sum(costs.values(), Cost(0, 0))
+    for name, cost in [*costs.items(), ("total", whole)]:
+        numbers = f"{cost.flops / 1e9:9.3f} {cost.bytes / 1e6:9.2f} {cost.intensity:9.1f}"
+        time = times.get(name, sum(times.values()))
+        lines.append(f"  {name:10} {shapes[name]:36} {numbers}  {bound(cost, device, _DTYPE):7} {1e3 * time:9.3f}")
+    return lines
 
 
 def _decode_seconds(model: Any, context: int, repeats: int = 15) -> float:
@@ -75,7 +95,7 @@ def explain_time(model: Any, context: int, device: Device, line: tuple[float, fl
     speeds = f"weights at {weight_bytes_read(model.weights) / at_zero / 1e9:.1f} GB/s"
     speeds += f", cache at {1 / slope / 1e9:.1f} GB/s" if slope > 0 else ""
     predicted = at_zero + slope * kv_bytes_read(model.spec, 1, context, _DTYPE)
-    least = phase_seconds(_parts(model, 1, context), device, _DTYPE)
+    least = phase_seconds(_costs(model, 1, context), device, _DTYPE)
     step = f"{1e3 * predicted:.2f} ms a token after {context} tokens ({1 / predicted:.0f} tok/s)"
     return f"time: this executor reads {speeds}: {step}; the machine's limit is {1e3 * least:.2f} ms"
 
@@ -104,7 +124,7 @@ def explanation(model: Any, prompt: int, answer: int, limits: Machine) -> list[s
     peak = f"{limits.bytes_per_s / 1e9:.1f} GB/s, {limits.flops_per_s / 1e9:.0f} GFLOP/s in {_DTYPE}"
     line = measure_decode(model)
     held = memory_bytes(spec, {}, min(2064, model.context)) + weight_bytes(weights)
-    tables = [explain_phase(title, parts, device) for title, parts in phases(model, prompt, answer).items()]
+    tables = [explain_phase(spec, phase, costs, device) for phase, costs in phases(model, prompt, answer).items()]
     return [
         f"model: {spec.family}, {spec.num_layers} layers of {spec.hidden_size}, {heads}, "
         f"feed-forward {spec.ffn_size}, vocabulary {spec.vocab_size}",
@@ -121,4 +141,5 @@ def explanation(model: Any, prompt: int, answer: int, limits: Machine) -> list[s
 def draw(path: str, model: Any, prompt: int, answer: int, limits: Machine) -> None:
     """Draw what --explain says of the phases on this machine's roofline."""
     name = Path(model.source.path).stem or model.spec.family
-    draw_roofline(path, f"{name} on this machine", this_machine(limits), phases(model, prompt, answer), _DTYPE)
+    titled = {title(*phase): costs for phase, costs in phases(model, prompt, answer).items()}
+    draw_roofline(path, f"{name} on this machine", this_machine(limits), titled, _DTYPE)

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refimpl.bottleneck.roofline import Device, attainable, peak, ridge, seconds
-from refimpl.bottleneck.serving import Part
+from refimpl.bottleneck.roofline import Cost, Device, attainable, peak, ridge, seconds
 from refimpl.contract import UsageError, host
 
 __all__ = ["check_plot", "clusters", "draw_roofline"]
@@ -35,29 +34,27 @@ def check_plot(path: str) -> None:
 
 
 @host
-def clusters(parts: Sequence[Part]) -> list[list[Part]]:
-    """Return the parts in groups of nearly one intensity, which the picture gives one label each.
+def clusters(costs: Mapping[str, Cost]) -> list[list[str]]:
+    """Return the names of the parts in groups of nearly one intensity, which the picture gives one label each.
 
-    >>> from refimpl.bottleneck.roofline import Cost
-    >>> parts = [Part(name, "", Cost(flops, 100)) for name, flops in (("a", 100), ("b", 900), ("c", 110))]
-    >>> [[part.name for part in group] for group in clusters(parts)]
+    >>> clusters({"a": Cost(100, 100), "b": Cost(900, 100), "c": Cost(110, 100)})
     [['a', 'c'], ['b']]
     """
-    groups: list[list[Part]] = []
-    for part in sorted(parts, key=lambda part: part.cost.intensity):
-        near = groups and math.log10(part.cost.intensity / groups[-1][0].cost.intensity) < _NEAR
-        groups = [*groups[:-1], [*groups[-1], part]] if near else [*groups, [part]]
+    groups: list[list[str]] = []
+    for name in sorted(costs, key=lambda name: costs[name].intensity):
+        near = groups and math.log10(costs[name].intensity / costs[groups[-1][0]].intensity) < _NEAR
+        groups = [*groups[:-1], [*groups[-1], name]] if near else [*groups, [name]]
     return groups
 
 
 @host
 def draw_roofline(
-    path: str, title: str, device: Device, phases: Mapping[str, Sequence[Part]], dtype: str = "float32"
+    path: str, title: str, device: Device, phases: Mapping[str, Mapping[str, Cost]], dtype: str = "float32"
 ) -> None:
     """Draw the roof, what lies under it, and the parts of every phase at the place that they can reach at most."""
     from matplotlib.figure import Figure
 
-    intensities = [part.cost.intensity for parts in phases.values() for part in parts]
+    intensities = [cost.intensity for costs in phases.values() for cost in costs.values()]
     least, most = min(*intensities, ridge(device, dtype)), max(*intensities, ridge(device, dtype))
     low, high = least / 4, most * 4
     figure = Figure(figsize=(10, 6), dpi=_DPI, facecolor="white")
@@ -69,8 +66,8 @@ def draw_roofline(
     _draw_roof(axes, device, dtype, low, high)
     labels = [
         label
-        for color, (name, parts) in zip(itertools.cycle(_COLORS), phases.items())
-        for label in _draw_phase(axes, name, parts, device, dtype, color)
+        for color, (name, costs) in zip(itertools.cycle(_COLORS), phases.items())
+        for label in _draw_phase(axes, name, costs, device, dtype, color)
     ]
     _write_labels(axes, labels, device, dtype)
     _dress(axes, title, device, dtype)
@@ -102,21 +99,21 @@ class _Label(NamedTuple):
 
 
 def _draw_phase(
-    axes: Any, name: str, parts: Sequence[Part], device: Device, dtype: str, color: str
+    axes: Any, name: str, costs: Mapping[str, Cost], device: Device, dtype: str, color: str
 ) -> list[_Label]:
     """Draw a phase, the area of a point its share of the time; return labels of clusters that take part of it."""
-    times = {part.name: seconds(part.cost, device, dtype) for part in parts}
+    times = {part: seconds(cost, device, dtype) for part, cost in costs.items()}
     whole = sum(times.values())
-    xs = [part.cost.intensity for part in parts]
+    xs = [cost.intensity for cost in costs.values()]
     ys = [attainable(x, device, dtype) for x in xs]
     areas = [50 + 1500 * time / whole for time in times.values()]
     label = f"{name}, {_duration(whole)} at least"
     axes.scatter(xs, ys, s=areas, color=color, alpha=0.55, edgecolor="white", lw=0.8, zorder=5, label=label)
     labels = []
-    for group in clusters(parts):
-        x = math.prod(part.cost.intensity for part in group) ** (1 / len(group))
-        share, inside = sum(times[part.name] for part in group) / whole, {part.name for part in group}
-        text = f"{', '.join(name for name in times if name in inside)}: {share:.0%}"
+    for group in clusters(costs):
+        x = math.prod(costs[part].intensity for part in group) ** (1 / len(group))
+        share = sum(times[part] for part in group) / whole
+        text = f"{', '.join(part for part in times if part in group)}: {share:.0%}"
         labels += [_Label(x, attainable(x, device, dtype), textwrap.fill(text, 28), color)] if share >= _LEAST else []
     return labels
 

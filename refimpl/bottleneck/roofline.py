@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from refimpl.contract import UsageError, host
 
-__all__ = ["DEVICES", "Cost", "Device", "attainable", "bound", "find_device", "peak", "ridge", "seconds"]
+__all__ = ["DEVICES", "Cost", "Device", "attainable", "bound", "peak", "ridge", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -42,42 +42,24 @@ class Device:
     source: str = ""
 
 
-def _device(name: str, rates: Mapping[str, float], terabytes_per_s: float, gigabytes: float, source: str) -> Device:
-    """Make a device from the tera-operations a second of data sheets; halves of either kind run alike."""
-    dtypes = ("float16", "bfloat16")
-    given = {dtype: rates["half"] for dtype in dtypes if "half" in rates} | dict(rates)
-    flops = {dtype: rate * 1e12 for dtype, rate in given.items() if dtype != "half"}
-    return Device(name, flops, terabytes_per_s * 1e12, gigabytes * 1e9, source)
-
-
-_HOPPER = {"float32": 67, "half": 989, "float8": 1979, "int8": 1979}
-_DATA_SHEETS = (
-    ("A100", {"float32": 19.5, "half": 312, "int8": 624}, 2.039, 80, "NVIDIA A100 data sheet, 80 GB SXM"),
-    ("H100", _HOPPER, 3.35, 80, "NVIDIA H100 data sheet, SXM"),
-    ("H100 PCIe", {"float32": 51, "half": 756, "float8": 1513, "int8": 1513}, 2.0, 80, "NVIDIA H100 data sheet, PCIe"),
-    ("H200", _HOPPER, 4.8, 141, "NVIDIA H200 data sheet, SXM"),
-    ("B200", {"float32": 75, "half": 2250, "float8": 4500, "float4": 9000}, 8.0, 180, "NVIDIA DGX B200 data sheet"),
-    ("L4", {"float32": 30.3, "half": 121, "float8": 242.5, "int8": 242.5}, 0.3, 24, "NVIDIA L4 data sheet"),
-    ("L40S", {"float32": 91.6, "half": 362, "float8": 733, "int8": 733}, 0.864, 48, "NVIDIA L40S data sheet"),
-    ("RTX 4090", {"float32": 82.6, "half": 165.2, "float8": 330.3, "int8": 660.6}, 1.008, 24, "NVIDIA Ada whitepaper"),
-    ("MI300X", {"float32": 163.4, "half": 1307.4, "float8": 2614.9, "int8": 2614.9}, 5.3, 192, "AMD MI300X data sheet"),
-    ("TPU v5e", {"bfloat16": 197, "int8": 393}, 0.819, 16, "Google Cloud TPU v5e documentation"),
-)
-"""Data sheets state matrix products without sparsity, sums in float32; float32 itself is outside the tensor cores."""
-
-DEVICES: Mapping[str, Device] = {row[0]: _device(*row) for row in _DATA_SHEETS}
-
-
-@host
-def find_device(name: str) -> Device:
-    """Return a device of the table by its name.
-
-    >>> find_device("H100").memory
-    80000000000.0
-    """
-    if name not in DEVICES:
-        raise UsageError(f"there is no device {name!r}; the devices are {', '.join(DEVICES)}")
-    return DEVICES[name]
+_RATES = ("float32", "float16", "bfloat16", "float8", "int8", "float4")
+_DATA_SHEETS = {  # tera-operations a second by dtype, matrix products without sparsity; terabytes a second; gigabytes
+    "A100": ((19.5, 312, 312, 0, 624), 2.039, 80, "NVIDIA A100 data sheet, SXM"),
+    "H100": ((67, 989, 989, 1979, 1979), 3.35, 80, "NVIDIA H100 data sheet, SXM"),
+    "H100 PCIe": ((51, 756, 756, 1513, 1513), 2.0, 80, "NVIDIA H100 data sheet, PCIe"),
+    "H200": ((67, 989, 989, 1979, 1979), 4.8, 141, "NVIDIA H200 data sheet, SXM"),
+    "B200": ((75, 2250, 2250, 4500, 4500, 9000), 8.0, 180, "NVIDIA DGX B200 data sheet, an eighth"),
+    "L4": ((30.3, 121, 121, 242.5, 242.5), 0.3, 24, "NVIDIA L4 data sheet"),
+    "L40S": ((91.6, 362, 362, 733, 733), 0.864, 48, "NVIDIA L40S data sheet"),
+    "RTX 4090": ((82.6, 165.2, 165.2, 330.3, 660.6), 1.008, 24, "NVIDIA Ada whitepaper, sums in float32"),
+    "MI300X": ((163.4, 1307.4, 1307.4, 2614.9, 2614.9), 5.3, 192, "AMD Instinct MI300X data sheet"),
+    "TPU v5e": ((0, 0, 197, 0, 393), 0.819, 16, "Google Cloud TPU v5e documentation"),
+}
+DEVICES: Mapping[str, Device] = {
+    name: Device(name, {d: 1e12 * r for d, r in zip(_RATES, rates, strict=False) if r}, 1e12 * tb, 1e9 * gb, source)
+    for name, (rates, tb, gb, source) in _DATA_SHEETS.items()
+}
+"""Devices by name."""
 
 
 @host

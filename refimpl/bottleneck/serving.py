@@ -3,9 +3,9 @@
 A phase runs ``queries`` tokens of each sequence after ``start`` earlier ones: prefill is (T, 0), a decode step (1, S).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from refimpl.bottleneck.cost import cost
 from refimpl.bottleneck.roofline import Cost, Device, seconds
@@ -14,8 +14,8 @@ from refimpl.llm.blocks import FORMATS
 from refimpl.models.spec import ModelSpec, MoeSpec, weight_shapes
 
 __all__ = [
-    "Parameters", "Part", "Serving", "attention_pairs", "denoiser_passes", "experts_reached", "kv_bytes_per_token",
-    "kv_bytes_read", "parameters", "phase_parts", "phase_seconds", "serve", "weight_bytes",
+    "Serving", "attention_pairs", "denoiser_passes", "experts_reached", "kv_bytes_per_token", "kv_bytes_read",
+    "parameters", "phase_costs", "phase_seconds", "serve", "weight_bytes",
 ]
 
 _ITEMSIZE = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5}
@@ -24,30 +24,21 @@ _ITEMSIZE |= {name: form.bytes / form.elements for name, form in FORMATS.items()
 
 def _itemsize(dtype: str) -> float:
     if dtype not in _ITEMSIZE:
-        raise UsageError(f"weights are held in {', '.join(_ITEMSIZE)}, not {dtype}")
+        raise UsageError(f"weights and caches are held in {', '.join(_ITEMSIZE)}, not {dtype}")
     return _ITEMSIZE[dtype]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """How many numbers a model holds, and how many of them a token meets."""
-
-    total: int
-    active: int
-
-
 @host
-def parameters(spec: ModelSpec) -> Parameters:
-    """Count the parameters of a model; of the experts, a token meets those that its router chooses.
+def parameters(spec: ModelSpec) -> tuple[int, int]:
+    """Count the parameters: all, and those active, which a token meets; of the experts, it meets those of its router.
 
     >>> parameters(ModelSpec("llama", 11, 8, 1, 4, 2, 2, 16, 32, "rms", 1e-5, "silu", None, (None,), True))
-    Parameters(total=944, active=944)
+    (944, 944)
     """
     counts = {name: prod(shape) for name, shape in weight_shapes(spec).items()}
     routed = sum(count for name, count in counts.items() if ".experts." in name)
-    total = sum(counts.values())
-    idle = routed * (spec.moe.num_experts - spec.moe.num_active) // spec.moe.num_experts if spec.moe else 0
-    return Parameters(total, total - idle)
+    idle = routed - routed * spec.moe.num_active // spec.moe.num_experts if spec.moe else 0
+    return sum(counts.values()), sum(counts.values()) - idle
 
 
 @host
@@ -81,60 +72,6 @@ def attention_pairs(queries: int, start: int, window: int | None) -> int:
     return rising * start + rising * (rising + 1) // 2 + (queries - rising) * full
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of a phase: its shapes in words, and what it costs in all layers together."""
-
-    name: str
-    shape: str
-    cost: Cost
-
-
-@host
-def phase_parts(
-    spec: ModelSpec, queries: int, start: int = 0, *, batch: int = 1, weights: Mapping[str, int] | None = None,
-    activations: str = "float16", cache: str = "float16", chunk: int | None = None,
-) -> list[Part]:  # fmt: skip
-    """Return the parts of a phase: matrices by their kind, attention, and the head, for the last tokens alone.
-
-    ``weights`` are the bytes of each, by default those of float16. They are read once for every ``chunk`` of tokens,
-    and those of an expert if a token goes to it. Norms and activation functions are left out: below one percent.
-    """
-    held, shapes, kinds = weights or weight_bytes(spec), weight_shapes(spec), dict[str, list[str]]()
-    for name, shape in shapes.items():
-        if name.startswith("layers.") and len(shape) > 1:
-            kinds.setdefault(name.split(".", 2)[2], []).append(name)
-    tokens, head, parts = batch * queries, "embedding" if spec.tied_embeddings else "lm_head", list[Part]()
-    together = min(chunk or tokens, tokens)
-    for kind, names in kinds.items():
-        moe = spec.moe if kind.startswith("experts.") else None
-        share = experts_reached(moe, together) / moe.num_experts if moe else 1
-        read = -(-tokens // together) * share * sum(held[name] for name in names)
-        rows = tokens * moe.num_active if moe else tokens
-        parts.append(_linear(kind, rows, shapes[names[0]], len(names), read, activations))
-    attention = _attention(spec, queries, start, batch, activations, cache)
-    return [*parts, attention, _linear("head", batch, shapes[head], 1, held[head], activations)]
-
-
-def _linear(name: str, T: int, shape: tuple[int, ...], layers: int, weight_bytes: float, dtype: str) -> Part:
-    """Count matrices of one kind; what is read of them is given, as they may be packed, and read in part or again."""
-    (rows, width), b = shape[-2:], _itemsize(dtype)
-    plain = cost("linear", b=b, T=T, O=rows, D=width)
-    moved = layers * (plain.bytes - b * rows * width) + weight_bytes
-    return Part(name, f"[{T} {width}] [{width} {rows}] x {layers}", Cost(layers * plain.flops, moved))
-
-
-def _attention(spec: ModelSpec, queries: int, start: int, batch: int, dtype: str, cache: str) -> Part:
-    """Count attention by the pairs that are visible, with the keys and values that it reads, and those it appends."""
-    N, K, H = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    pairs = sum(attention_pairs(queries, start, window) for window in spec.windows)
-    pair = cost("attention", T=1, S=1, N=N, K=K, H=H, H2=H)
-    moved = 2 * spec.num_layers * queries * N * H * _itemsize(dtype)
-    moved += kv_bytes_read(spec, queries, start, cache) + queries * kv_bytes_per_token(spec, cache)
-    shape = f"[{queries} {N} {H}] [{start + queries} {K} {H}] x {spec.num_layers * batch}"
-    return Part("attention", shape, Cost(batch * pairs * pair.flops, batch * moved))
-
-
 @host
 def experts_reached(moe: MoeSpec, tokens: int) -> float:
     """Return how many experts of a layer so many tokens go to, if each expert is as likely as the others.
@@ -148,24 +85,53 @@ def experts_reached(moe: MoeSpec, tokens: int) -> float:
 
 
 @host
-def phase_seconds(parts: Iterable[Part], device: Device, dtype: str = "float16") -> float:
+def phase_costs(
+    spec: ModelSpec, queries: int, start: int = 0, *, batch: int = 1, weights: Mapping[str, int] | None = None,
+    activations: str = "float16", cache: str = "float16", chunk: int | None = None,
+) -> dict[str, Cost]:  # fmt: skip
+    """Return what the parts of a phase cost: matrices by kind, attention, and the head, for the last tokens alone.
+
+    ``weights`` are the bytes of each, by default those of float16. They are read once for every ``chunk`` of tokens,
+    and those of an expert if a token goes to it. Norms and activation functions are left out: below one percent.
+    """
+    held, shapes, costs = weights or weight_bytes(spec), weight_shapes(spec), dict[str, Cost]()
+    tokens, b, N, H = batch * queries, _itemsize(activations), spec.num_heads, spec.head_dim
+    together = min(chunk or tokens, tokens)
+    for name, shape in shapes.items():
+        if name.startswith("layers.") and len(shape) > 1:
+            kind, moe = name.split(".", 2)[2], spec.moe if ".experts." in name else None
+            share = experts_reached(moe, together) / moe.num_experts if moe else 1
+            read = ceil(tokens / together) * share * held[name]
+            matrix = _matrix(tokens * moe.num_active if moe else tokens, shape, read, b)
+            costs[kind] = costs.get(kind, Cost(0, 0)) + matrix
+    pairs = sum(attention_pairs(queries, start, window) for window in spec.windows)
+    moved = 2 * spec.num_layers * queries * N * H * b + queries * kv_bytes_per_token(spec, cache)
+    pair = cost("attention", T=1, S=1, N=N, K=spec.num_kv_heads, H=H, H2=H)
+    costs["attention"] = Cost(batch * pairs * pair.flops, batch * (moved + kv_bytes_read(spec, queries, start, cache)))
+    head = "embedding" if spec.tied_embeddings else "lm_head"
+    return costs | {"head": _matrix(batch, shapes[head], held[head], b)}
+
+
+def _matrix(T: int, shape: tuple[int, ...], read: float, b: float) -> Cost:
+    """Count linear, with the bytes that are read of its matrix: packed, in part, or more than once."""
+    plain = cost("linear", b=b, T=T, O=shape[-2], D=shape[-1])
+    return Cost(plain.flops, plain.bytes - b * shape[-2] * shape[-1] + read)
+
+
+@host
+def phase_seconds(costs: Mapping[str, Cost], device: Device, dtype: str = "float16") -> float:
     """Return the least time of a phase, whose parts run one after the other."""
-    return sum(seconds(part.cost, device, dtype) for part in parts)
+    return sum(seconds(part, device, dtype) for part in costs.values())
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What users can get at best: seconds to the first token, seconds for each further one, and the memory it takes."""
+    """What users get at best: seconds to the first token and for each further one, tokens a second of all, memory."""
 
     ttft: float
     tpot: float
-    batch: int
+    tps: float
     memory: float
-
-    @property
-    def tps(self) -> float:
-        """Tokens a second of all users together."""
-        return self.batch / self.tpot
 
 
 @host
@@ -185,12 +151,11 @@ def serve(
     (219, 6578, 103)
     """
     held = weight_bytes(spec, weights)
-    prefill, decode = (
-        phase_seconds(phase_parts(spec, queries, start, batch=batch, weights=held, cache=cache), device, dtype)
+    ttft, tpot = (
+        phase_seconds(phase_costs(spec, queries, start, batch=batch, weights=held, cache=cache), device, dtype)
         for queries, start in ((context, 0), (1, context))
     )
-    memory = sum(held.values()) + batch * context * kv_bytes_per_token(spec, cache)
-    return Serving(prefill, decode, batch, memory)
+    return Serving(ttft, tpot, batch / tpot, sum(held.values()) + batch * context * kv_bytes_per_token(spec, cache))
 
 
 @host
@@ -200,4 +165,4 @@ def denoiser_passes(steps: int, guided: bool = True) -> int:
     >>> denoiser_passes(50)
     100
     """
-    return steps * (2 if guided else 1)
+    return steps * (1 + guided)

@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from gpu.cli.explanation import explain_phase, phases
+from gpu.cli.explanation import explain_phase, phases, title
 from gpu.explain import Stored, fit_line, stored, this_machine, weight_bytes, weight_bytes_read
 from gpu.machine import Machine
 from gpu.run import main
 from refimpl.bottleneck.roofline import bound, ridge, seconds
-from refimpl.bottleneck.serving import phase_parts
+from refimpl.bottleneck.serving import phase_costs
 from refimpl.bottleneck.serving import weight_bytes as bytes_of_spec
 from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec, RopeSpec, weight_shapes
@@ -53,19 +53,19 @@ def test_weights_of_a_spec_are_those_of_its_tensors() -> None:
 def test_phases_count_the_bytes_that_the_executor_holds() -> None:
     whole, half = (list(phases(Model(dtype), 5, 3).values()) for dtype in (None, "bfloat16"))
     for phase, narrow in zip(whole, half, strict=True):
-        saved = sum(a.cost.bytes - b.cost.bytes for a, b in zip(phase, narrow, strict=True))
+        saved = sum(phase[name].bytes - narrow[name].bytes for name in phase)
         assert saved == sum(math.prod(w.shape) for w in Model().weights.values() if len(w.shape) == 2) * 2
-        assert [part.cost.flops for part in phase] == [part.cost.flops for part in narrow]
+        assert {name: cost.flops for name, cost in phase.items()} == {name: cost.flops for name, cost in narrow.items()}
 
 
-def test_titles_say_the_lengths() -> None:
-    assert list(phases(Model(), 5, 3)) == ["prefill: 5 tokens", "decode: 1 token after 7"]
+def test_phases_are_the_prompt_and_the_last_step() -> None:
+    assert [title(*phase) for phase in phases(Model(), 5, 3)] == ["prefill: 5 tokens", "decode: 1 token after 7"]
 
 
 def test_what_bounds_a_phase_turns_at_the_ridge() -> None:
     spec, device = _spec(windows=(None, None)), this_machine(Machine(1e9, 5e9))
     kept = {"weights": bytes_of_spec(spec, "float32"), "activations": "float32", "cache": "float32"}
-    part = {queries: phase_parts(spec, queries, chunk=64, **kept)[0].cost for queries in (1, 64)}
+    part = {queries: phase_costs(spec, queries, chunk=64, **kept)["w_q"] for queries in (1, 64)}
     assert ridge(device, "float32") == 5
     assert bound(part[1], device, "float32") == "memory" and bound(part[64], device, "float32") == "compute"
     assert seconds(part[64], device, "float32") == part[64].flops / 5e9
@@ -73,8 +73,8 @@ def test_what_bounds_a_phase_turns_at_the_ridge() -> None:
 
 def test_table_of_a_phase_adds_up() -> None:
     device = this_machine(Machine(1e6, 1e7))
-    title, head, *rows, total = explain_phase("a title", phases(Model(), 5, 3)["prefill: 5 tokens"], device)
-    assert title == "a title" and head.split()[0] == "part" and total.split()[0] == "total"
+    first, head, *rows, total = explain_phase(_spec(), (5, 0), phases(Model(), 5, 3)[5, 0], device)
+    assert first == "prefill: 5 tokens" and head.split()[0] == "part" and total.split()[0] == "total"
     numbers = [[float(word) for word in re.findall(r"-?[\d.]+(?= |$)", row[48:])] for row in (*rows, total)]
     for column in (0, 1, 3):  # GFLOP, MB and milliseconds; the intensity of the whole is no sum
         parts, whole = [row[column] for row in numbers[:-1]], numbers[-1][column]

@@ -13,17 +13,17 @@ from matplotlib.image import imread
 
 from gpu.cli.plot import check_plot, clusters, draw_roofline
 from gpu.run import main
-from refimpl.bottleneck.roofline import Cost, attainable, find_device, peak, ridge
-from refimpl.bottleneck.serving import Part, phase_parts
+from refimpl.bottleneck.roofline import DEVICES, Cost, attainable, peak, ridge
+from refimpl.bottleneck.serving import phase_costs
 from refimpl.contract import UsageError
 from refimpl.models.spec import ModelSpec, RopeSpec
 
 Capture = pytest.CaptureFixture[str]
-H100 = find_device("H100")
+H100 = DEVICES["H100"]
 LLAMA = ModelSpec(
     "llama", 128256, 4096, 32, 32, 8, 128, 14336, 8192, "rms", 1e-5, "silu", RopeSpec(128), (None,) * 32, False
 )
-PHASES = {"prefill: 4096 tokens": phase_parts(LLAMA, 4096), "decode: 1 token after 4096": phase_parts(LLAMA, 1, 4096)}
+PHASES = {"prefill: 4096 tokens": phase_costs(LLAMA, 4096), "decode: 1 token after 4096": phase_costs(LLAMA, 1, 4096)}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_points_lie_on_the_roof_which_bends_at_the_ridge(tmp_path: Path, figures
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     clouds = [points.get_offsets() for points in axes.collections if points.get_label() in names]
     drawn = np.sort(np.concatenate(clouds), 0)
-    xs = sorted(part.cost.intensity for parts in PHASES.values() for part in parts)
+    xs = sorted(cost.intensity for costs in PHASES.values() for cost in costs.values())
     assert np.allclose(drawn, [(x, attainable(x, H100)) for x in xs], rtol=1e-12)
     for x, y in drawn:
         assert axes.get_xlim()[0] < x < axes.get_xlim()[1] and axes.get_ylim()[0] < y < axes.get_ylim()[1]
@@ -64,8 +64,8 @@ def test_labels_name_every_part_that_takes_time_and_do_not_meet(tmp_path: Path, 
 
 
 def test_parts_of_one_intensity_share_a_label() -> None:
-    parts = [Part(name, "", Cost(flops, 100)) for name, flops in (("a", 100), ("b", 900), ("c", 120), ("d", 1000))]
-    assert [[part.name for part in group] for group in clusters(parts)] == [["a", "c"], ["b", "d"]]
+    costs = {name: Cost(flops, 100) for name, flops in (("a", 100), ("b", 900), ("c", 120), ("d", 1000))}
+    assert clusters(costs) == [["a", "c"], ["b", "d"]]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "PNG"])

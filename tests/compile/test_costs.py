@@ -14,7 +14,8 @@ import pytest
 
 from gpu import device
 from gpu.registry import Variant, variants
-from refimpl.bottleneck.cost import cost, sizes
+from refimpl.bottleneck.cost import cost
+from refimpl.sizes import sizes
 from tests.mirror.tree import modules, public_functions, roles
 
 OPS = [f for m in modules("refimpl") for f in public_functions(m) if roles(f.node) == ["op"]]
@@ -60,7 +61,7 @@ MORE: dict[str, dict[str, float]] = {
     },
     "logits are read in passes: the largest, then what it decides": {
         "greedy": 1.13, "temperature": 1.76, "min_p": 1.76, "epsilon_cutoff": 2.01, "eta_cutoff": 2.01,
-        "top_n_sigma": 3.01, "draw": 2.24, "residual_probs": 1.67,
+        "top_n_sigma": 3.01, "draw": 2.24, "draw_race": 1.51, "residual_probs": 1.67,
     },
     "the cut is found by passes over the logits": {"top_k": 4.2, "top_p": 7.7, "typical": 9.9, "top_h": 7.9},
 }

@@ -4,17 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refimpl.bottleneck.roofline import (
-    DEVICES,
-    Cost,
-    Device,
-    attainable,
-    bound,
-    find_device,
-    peak,
-    ridge,
-    seconds,
-)
+from refimpl.bottleneck.roofline import DEVICES, Cost, Device, attainable, bound, peak, ridge, seconds
 from refimpl.contract import UsageError
 
 speeds = st.floats(1e6, 1e18)
@@ -26,7 +16,7 @@ def device(flops: float, bytes_per_s: float) -> Device:
 
 
 def test_ridge_of_the_h100_is_295():  # the chapter: 989 TFLOP/s over 3.35 TB/s
-    h100 = find_device("H100")
+    h100 = DEVICES["H100"]
     assert peak(h100) == 989e12 and h100.bytes_per_s == 3.35e12 and round(ridge(h100)) == 295
     assert round(ridge(h100, "float8")) == 591
 
@@ -37,16 +27,16 @@ def test_ridge_of_the_h100_is_295():  # the chapter: 989 TFLOP/s over 3.35 TB/s
      ("MI300X", 247)],
 )  # fmt: skip
 def test_ridges_by_hand(name, ops_a_byte):
-    assert round(ridge(find_device(name))) == ops_a_byte
+    assert round(ridge(DEVICES[name])) == ops_a_byte
 
 
 def test_ridge_of_a_tpu_is_that_of_its_dtype():
-    assert round(ridge(find_device("TPU v5e"), "bfloat16")) == 241
+    assert round(ridge(DEVICES["TPU v5e"], "bfloat16")) == 241
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_every_device_names_its_source_and_is_plausible(name):
-    known = find_device(name)
+    known = DEVICES[name]
     assert known.name == name and known.source
     assert 1e11 < known.bytes_per_s < 1e14 and 8e9 <= known.memory < 1e12
     assert all(1e13 < rate < 1e17 for rate in known.flops.values())
@@ -54,11 +44,9 @@ def test_every_device_names_its_source_and_is_plausible(name):
     assert narrower == sorted(narrower), "fewer bits are slower"
 
 
-def test_unknown_names_say_what_is_known():
-    with pytest.raises(UsageError, match="no device 'H1'; the devices are A100, H100"):
-        find_device("H1")
+def test_an_unknown_speed_says_what_is_known():
     with pytest.raises(UsageError, match="TPU v5e: no speed is known for float16, only for bfloat16, int8"):
-        ridge(find_device("TPU v5e"))
+        ridge(DEVICES["TPU v5e"])
 
 
 @given(speeds, speeds, amounts, amounts)

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from gpu.executor.cpu import CpuExecutor
 from gpu.executor.cuda import CudaExecutor
 from refimpl.bottleneck.cost import cost
-from refimpl.bottleneck.roofline import bound, find_device, seconds
+from refimpl.bottleneck.roofline import DEVICES, bound, seconds
 from refimpl.bottleneck.serving import (
-    Part,
     attention_pairs,
     denoiser_passes,
     experts_reached,
     kv_bytes_per_token,
     kv_bytes_read,
     parameters,
-    phase_parts,
+    phase_costs,
     phase_seconds,
     serve,
     weight_bytes,
@@ -29,7 +28,7 @@ from refimpl.contract import UsageError
 from refimpl.models.decoder import forward
 from refimpl.models.spec import ModelSpec, MoeSpec, RopeSpec, weight_shapes
 
-H100 = find_device("H100")
+H100 = DEVICES["H100"]
 lengths = st.integers(1, 300)
 
 
@@ -59,15 +58,11 @@ TINY_MOE = replace(TINY, moe=MoeSpec(6, 2, 32, 1, 48, (0,)))
     ids=["Qwen3-235B-A22B", "Mixtral 8x7B", "Llama 3 8B", "Llama 3 70B"],
 )
 def test_parameters_are_those_published(spec, total, active):
-    found = parameters(spec)
-    assert found.total / 1e9 == pytest.approx(total, rel=0.005)
-    assert found.active / 1e9 == pytest.approx(active, rel=0.005)
+    assert [count / 1e9 for count in parameters(spec)] == pytest.approx([total, active], rel=0.005)
 
 
 def test_the_chapters_names_of_models_are_their_sizes():
-    qwen, mixtral = parameters(QWEN3), parameters(MIXTRAL)
-    assert (round(qwen.total / 1e9), round(qwen.active / 1e9)) == (235, 22)
-    assert (round(mixtral.total / 1e9), round(mixtral.active / 1e9)) == (47, 13)
+    assert [round(count / 1e9) for count in (*parameters(QWEN3), *parameters(MIXTRAL))] == [235, 22, 47, 13]
 
 
 def test_an_image_is_about_a_hundred_passes():  # the chapter: 30 to 50 steps, two passes each for guidance
@@ -76,11 +71,10 @@ def test_an_image_is_about_a_hundred_passes():  # the chapter: 30 to 50 steps, t
 
 @pytest.mark.parametrize("spec", [LLAMA_8B, LLAMA_70B, MIXTRAL, QWEN3])
 def test_prefill_is_bound_by_arithmetic_and_decode_by_memory_on_the_h100(spec):
-    layers = slice(0, -1)  # the head runs for one token in either
-    prefill, decode = phase_parts(spec, 8192)[layers], phase_parts(spec, 1, 8192)
-    assert {bound(part.cost, H100) for part in decode} == {"memory"}
-    heavy = [part for part in prefill if seconds(part.cost, H100) > 0.02 * phase_seconds(prefill, H100)]
-    assert {bound(part.cost, H100) for part in heavy} == {"compute"}
+    prefill, decode = phase_costs(spec, 8192), phase_costs(spec, 1, 8192)
+    assert {bound(part, H100) for part in decode.values()} == {"memory"}
+    heavy = [part for part in prefill.values() if seconds(part, H100) > 0.02 * phase_seconds(prefill, H100)]
+    assert {bound(part, H100) for part in heavy} == {"compute"}
 
 
 def test_cache_of_a_token():
@@ -91,10 +85,10 @@ def test_cache_of_a_token():
 
 def test_weights_in_formats():
     held = {dtype: sum(weight_bytes(LLAMA_8B, dtype).values()) for dtype in ("float16", "float8", "q4_0", "q8_0")}
-    count = parameters(LLAMA_8B).total
+    count = parameters(LLAMA_8B)[0]
     assert held["float16"] == 2 * count and held["float8"] == count
     assert held["q4_0"] == pytest.approx(count * 18 / 32) and held["q8_0"] == pytest.approx(count * 34 / 32)
-    with pytest.raises(UsageError, match=r"weights are held in float32, .*, not float7"):
+    with pytest.raises(UsageError, match=r"weights and caches are held in float32, .*, not float7"):
         weight_bytes(LLAMA_8B, "float7")
 
 
@@ -113,8 +107,8 @@ def test_pairs_and_keys_are_those_a_loop_counts(queries, start, window):
 def test_a_mixture_of_all_experts_is_dense(experts, layers, tokens):
     moe = MoeSpec(experts, experts, 64)
     assert experts_reached(moe, tokens) == experts
-    counted = parameters(replace(TINY, moe=moe))
-    assert counted.total == counted.active
+    total, active = parameters(replace(TINY, moe=moe))
+    assert total == active
 
 
 @given(st.integers(1, 64), st.integers(1, 500), st.integers(1, 500), st.data())
@@ -131,57 +125,54 @@ def test_experts_of_a_spec_have_names_and_shapes():
     assert shapes["layers.1.experts.w_gate"] == (6, 32, 256) and shapes["layers.1.experts.w_down"] == (6, 256, 32)
     assert shapes["layers.1.shared.w_up"] == (48, 256) and shapes["layers.1.shared.w_down"] == (256, 48)
     idle = 4 * 3 * 32 * 256
-    assert parameters(TINY_MOE).total - parameters(TINY_MOE).active == idle
-
-
-def by_name(parts: list[Part]) -> dict[str, Part]:
-    return {part.name: part for part in parts}
+    total, active = parameters(TINY_MOE)
+    assert total - active == idle
 
 
 @given(lengths, st.integers(0, 300), st.integers(1, 9))
 def test_flops_are_two_a_weight_and_four_a_pair(queries, start, batch):
-    parts = phase_parts(TINY, queries, start, batch=batch)
+    parts = phase_costs(TINY, queries, start, batch=batch)
     matrices = sum(math.prod(s) for n, s in weight_shapes(TINY).items() if n.startswith("layers.") and len(s) == 2)
     pairs = sum(attention_pairs(queries, start, window) for window in TINY.windows)
     wanted = 2 * queries * matrices + 4 * 2 * 128 * pairs + 2 * 96 * 256
-    assert sum(part.cost.flops for part in parts) == batch * wanted
+    assert sum(part.flops for part in parts.values()) == batch * wanted
 
 
 @given(lengths, st.integers(1, 9))
 def test_a_batch_reads_weights_once_and_every_cache(start, batch):
-    one, many = by_name(phase_parts(TINY, 1, start)), by_name(phase_parts(TINY, 1, start, batch=batch))
+    one, many = phase_costs(TINY, 1, start), phase_costs(TINY, 1, start, batch=batch)
     rows = {"w_q": 256 + 256, "w_k": 256 + 128, "w_up": 256 + 64}  # activations: read and written by every token
     for name, width in rows.items():
-        assert many[name].cost.bytes - one[name].cost.bytes == 2 * 2 * (batch - 1) * width
-    assert many["attention"].cost.bytes == batch * one["attention"].cost.bytes
+        assert many[name].bytes - one[name].bytes == 2 * 2 * (batch - 1) * width
+    assert many["attention"].bytes == batch * one["attention"].bytes
 
 
 @given(lengths, st.integers(1, 64))
 def test_chunks_read_the_weights_again(queries, chunk):
-    whole, cut = (by_name(phase_parts(TINY, queries, chunk=size))["w_up"] for size in (None, chunk))
+    whole, cut = (phase_costs(TINY, queries, chunk=size)["w_up"] for size in (None, chunk))
     again = math.ceil(queries / chunk) - 1
-    assert cut.cost.bytes - whole.cost.bytes == again * 2 * 2 * 64 * 256 and cut.cost.flops == whole.cost.flops
+    assert cut.bytes - whole.bytes == again * 2 * 2 * 64 * 256 and cut.flops == whole.flops
 
 
 @given(lengths)
 def test_an_expert_is_read_if_a_token_goes_to_it(batch):
-    part = by_name(phase_parts(TINY_MOE, 1, 5, batch=batch))["experts.w_up"]
-    read = part.cost.bytes - 2 * batch * 2 * (256 + 32)  # rows of two experts a token
+    part = phase_costs(TINY_MOE, 1, 5, batch=batch)["experts.w_up"]
+    read = part.bytes - 2 * batch * 2 * (256 + 32)  # rows of two experts a token
     assert read == pytest.approx(2 * 32 * 256 * experts_reached(TINY_MOE.moe, batch))
-    assert part.cost.flops == 2 * batch * 2 * 32 * 256
+    assert part.flops == 2 * batch * 2 * 32 * 256
 
 
 def test_a_step_of_the_whole_cannot_be_faster_than_its_weights():
     alone = serve(LLAMA_8B, H100, context=1)
-    read = 2 * (parameters(LLAMA_8B).total - 128256 * 4096)  # of the embedding, one row
+    read = 2 * (parameters(LLAMA_8B)[0] - 128256 * 4096)  # of the embedding, one row
     assert alone.tpot == pytest.approx(read / H100.bytes_per_s, rel=0.01)
     assert alone.tps == 1 / alone.tpot
-    assert alone.memory == 2 * parameters(LLAMA_8B).total + kv_bytes_per_token(LLAMA_8B)
+    assert alone.memory == 2 * parameters(LLAMA_8B)[0] + kv_bytes_per_token(LLAMA_8B)
 
 
 def test_a_prompt_cannot_be_read_faster_than_its_arithmetic():
     found = serve(LLAMA_70B, H100, context=4096)
-    least = 2 * 4096 * (parameters(LLAMA_70B).total - 2 * 128256 * 8192) / 989e12
+    least = 2 * 4096 * (parameters(LLAMA_70B)[0] - 2 * 128256 * 8192) / 989e12
     assert least < found.ttft < 1.1 * least
 
 
@@ -199,13 +190,12 @@ def test_narrower_weights_are_faster_in_decode_and_not_in_prefill():
 
 def test_a_mixture_decodes_like_its_active_parameters_and_takes_memory_like_all():
     found = serve(QWEN3, H100, context=1)
-    active = 2 * (parameters(QWEN3).active - 151936 * 4096) / H100.bytes_per_s
+    active = 2 * (parameters(QWEN3)[1] - 151936 * 4096) / H100.bytes_per_s
     assert found.tpot == pytest.approx(active, rel=0.01) and found.memory > 5 * H100.memory
 
 
 def test_cost_of_the_head_is_that_of_linear():
-    head = phase_parts(TINY, 7, batch=3)[-1]
-    assert head.name == "head" and head.cost == cost("linear", b=2, T=3, O=96, D=256)
+    assert phase_costs(TINY, 7, batch=3)["head"] == cost("linear", b=2, T=3, O=96, D=256)
 
 
 @pytest.mark.parametrize("device", ["plain", "cpu", "emulated"])
