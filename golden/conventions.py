@@ -138,13 +138,13 @@ ROWS = (
     _row(
         17, "How many tokens does top-k keep when values tie?",
         ("exactly k, lower index first", "llama.cpp, ONNX", "default"),
-        ("all that reach the k-th value", "Hugging Face, vLLM", "no"),
+        ("all that reach the k-th value", "Hugging Face, vLLM", 'ties="all"'),
     ),
     _row(
         18, "How is a token drawn?",
         ("inverse CDF, noise as argument", "llama.cpp; u = 0 never picks a probability of 0", "default"),
         ("Philox 4x32-10", "keyed by (seed, request, position), so no draw depends on its neighbours", "uniform"),
-        ("exponential race", "vLLM, gpt-fast: the same law, other tokens", "no"),
+        ("exponential race", "vLLM, gpt-fast: the same law, other tokens", "draw_race, exponential"),
     ),
     _row(
         19, "What do penalties do?",

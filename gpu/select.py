@@ -14,8 +14,8 @@ from gpu.warp import lane, thread, threads, warp, warp_sum
 from refimpl.contract import host
 
 __all__ = [
-    "BINS", "KEY_BITS", "block_min", "block_total", "clear", "first_above", "fold", "gather", "key", "share_of", "sum_chunks",
-    "take_place", "total", "warp_min",
+    "BINS", "KEY_BITS", "block_min", "block_total", "clear", "first_above", "fold", "gather", "key", "share_of",
+    "sum_chunks", "take_place", "total", "warp_min",
 ]
 
 BINS = 256

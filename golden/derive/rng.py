@@ -1,10 +1,12 @@
 """Philox in Python's integers, word by word."""
 
+import math
+
 import numpy as np
 
 from golden.values import Array
 
-__all__ = ["philox", "uniform"]
+__all__ = ["exponential", "philox", "uniform"]
 
 _MASK = 2**32 - 1
 
@@ -25,7 +27,17 @@ def philox(counter: Array, key: Array, rounds: int = 10) -> Array:
     return np.array(words, np.uint32).reshape(np.shape(counter))
 
 
-def uniform(seed: int, request: int, position: int) -> float:
+def _place(seed: int, request: int, position: int) -> list[int]:
     words = [position & _MASK, position >> 32, request & _MASK, request >> 32]
-    x0, x1, _, _ = _philox(words, [seed & _MASK, seed >> 32])
+    return _philox(words, [seed & _MASK, seed >> 32])
+
+
+def uniform(seed: int, request: int, position: int) -> float:
+    x0, x1, _, _ = _place(seed, request, position)
     return ((x0 >> 5) * 2**26 + (x1 >> 6)) / 2**53
+
+
+def exponential(seed: int, request: int, position: int, size: int) -> Array:
+    _, _, x2, x3 = _place(seed, request, position)
+    words = [_philox([i, 0, 0, 0], [x2, x3]) for i in range(size)]
+    return np.array([-math.log1p(-((w[0] >> 5) * 2**26 + (w[1] >> 6)) / 2**53) for w in words])

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from golden.derive.activation import softmax
+from golden.derive import bans, tail_cuts
+from golden.derive.activation import log_softmax, softmax
 from golden.values import Array
 
 __all__ = [
-    "apply_chain", "draw", "frequency_penalty", "greedy", "logit_bias", "min_p", "presence_penalty",
+    "apply_chain", "draw", "draw_race", "frequency_penalty", "greedy", "logit_bias", "min_p", "presence_penalty",
     "repetition_penalty", "sample", "temperature", "top_k", "top_p",
 ]  # fmt: skip
 
@@ -35,8 +36,9 @@ def temperature(logits: Array, t: float) -> Array:
     return greedy(logits) if t == 0 else logits / t
 
 
-def top_k(logits: Array, k: int) -> Array:
-    return _keep(logits, _order(logits)[: k or None])
+def top_k(logits: Array, k: int, ties: str = "first") -> Array:
+    first = _order(logits)[: k or None]
+    return _keep(logits, first if ties == "first" else [i for i in _order(logits) if logits[i] >= logits[first[-1]]])
 
 
 def _units(weight: float, unit: Fraction) -> int:
@@ -89,11 +91,28 @@ def draw(probs: Array, u: float) -> int:
     raise ValueError("u is not below 1")
 
 
+def draw_race(probs: Array, noise: Array) -> int:
+    return min((float(noise[i]) / float(probs[i]), i) for i in range(len(probs)) if probs[i] > 0)[1]
+
+
 def apply_chain(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    text = [*prompt_ids, *output_ids]
     steps: dict[str, Callable[[Array, Any], Array]] = {
         "greedy": lambda x, _: greedy(x), "temperature": temperature, "logit_bias": logit_bias,
-        "top_k": top_k, "top_p": top_p, "min_p": min_p,
-        "repetition_penalty": lambda x, penalty: repetition_penalty(x, [*prompt_ids, *output_ids], penalty),
+        "top_k": lambda x, k: top_k(x, *k) if isinstance(k, tuple) else top_k(x, k), "top_p": top_p, "min_p": min_p,
+        "typical": tail_cuts.typical, "epsilon_cutoff": tail_cuts.epsilon_cutoff, "eta_cutoff": tail_cuts.eta_cutoff,
+        "top_n_sigma": tail_cuts.top_n_sigma, "top_h": tail_cuts.top_h, "log_softmax": lambda x, _: log_softmax(x),
+        "no_repeat_ngram": lambda x, n: bans.no_repeat_ngram(x, text, n),
+        "bad_words": lambda x, words: bans.bad_words(x, text, words),
+        "sequence_bias": lambda x, biases: bans.sequence_bias(x, text, biases),
+        "suppress_tokens": bans.suppress_tokens,
+        "min_length": lambda x, value: bans.suppress_tokens(x, value[1] if len(text) < value[0] else ()),
+        "min_tokens": lambda x, value: bans.suppress_tokens(x, value[1] if len(output_ids) < value[0] else ()),
+        "force_tokens": lambda x, value: bans.force_tokens(x, value[1]) if len(text) == value[0] else x,
+        "exponential_decay": lambda x, value: bans.exponential_decay(
+            x, value[2], value[1], max(len(output_ids) - value[0], 0)
+        ),
+        "repetition_penalty": lambda x, penalty: repetition_penalty(x, text, penalty),
         "presence_penalty": lambda x, penalty: presence_penalty(x, output_ids, penalty),
         "frequency_penalty": lambda x, penalty: frequency_penalty(x, output_ids, penalty),
     }  # fmt: skip

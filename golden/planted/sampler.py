@@ -9,12 +9,14 @@ from golden.derive.activation import softmax
 from golden.values import Array
 
 __all__ = [
-    "best_is_last", "bias_replaces", "counts_all", "counts_once", "cut_by_value", "cut_tokens_return",
-    "cuts_on_one_distribution", "divides_always", "divides_by_zero", "draw_counts_from_above", "draw_last_if_none",
-    "draw_may_stop_at_zero", "draw_of_any_positive", "k_always_first", "k_wraps", "k_zero_is_one", "mass_above",
-    "mass_crossing_dropped", "mass_in_float32", "mass_of_rounded", "min_p_absolute", "output_only",
-    "presence_over_prompt", "repeats_compound", "sample_ignores_chain", "sample_overflows", "temperature_first",
-    "temperature_inverted", "temperature_last", "ties_kept",
+    "all_ties_parted", "best_is_last", "bias_replaces", "counts_all", "counts_once", "cut_by_value",
+    "cut_tokens_return", "cuts_on_one_distribution", "divides_always", "divides_by_zero", "draw_counts_from_above",
+    "draw_last_if_none", "draw_may_stop_at_zero", "draw_of_any_positive", "every_step_acts", "k_always_first",
+    "k_wraps", "k_zero_is_one", "lengths_of_output", "mass_above", "mass_crossing_dropped", "mass_in_float32",
+    "mass_of_rounded", "min_p_absolute", "output_only", "presence_over_prompt", "prompt_counts_as_output",
+    "race_ignores_probs", "race_is_lost", "race_of_all", "race_of_logarithms", "race_with_epsilon",
+    "repeats_compound", "sample_ignores_chain", "sample_overflows", "temperature_first", "temperature_inverted",
+    "temperature_last", "ties_kept",
 ]  # fmt: skip
 
 
@@ -196,3 +198,50 @@ def draw_last_if_none(probs: Array, u: float) -> int:
     running = np.cumsum(probs, dtype=np.float32)
     above = np.flatnonzero(running > np.float32(np.nextafter(np.float32(1), np.float32(2)) * u))
     return int(above[0]) if len(above) else len(probs) - 1
+
+
+def all_ties_parted(logits: Array, k: int, ties: str) -> Array:
+    """Exactly k, whatever is asked for."""
+    return derive.top_k(logits, k)
+
+
+def race_is_lost(probs: Array, noise: Array) -> int:
+    """The last one wins."""
+    return int(np.argmax(np.where(probs > 0, noise / probs, 0)))
+
+
+def race_of_all(probs: Array, noise: Array) -> int:
+    """A token of probability 0 runs too: at once, where its time is 0."""
+    return int(np.nanargmax(np.where(noise == 0, np.inf, probs / noise)))
+
+
+def race_ignores_probs(probs: Array, noise: Array) -> int:
+    """All are equally fast."""
+    return int(np.argmin(np.where(probs > 0, noise, np.inf)))
+
+
+def race_with_epsilon(probs: Array, noise: Array) -> int:
+    """A small number is added, lest a probability be 0: those that are smaller are drawn at random."""
+    return int(np.argmin(noise / (probs + 1e-9)))
+
+
+def race_of_logarithms(probs: Array, noise: Array) -> int:
+    """log p - e in place of log p - log e: the noise is that of another race."""
+    return int(np.argmax(np.log(probs) - noise))
+
+
+def lengths_of_output(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """Lengths are those of the output where prompt and output are meant."""
+    return derive.apply_chain(logits, (), output_ids, chain)
+
+
+def every_step_acts(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """What is forced at a length is forced from the start."""
+    said = [*prompt_ids, *output_ids]
+    moved = [(name, (len(said), *value[1:])) if name == "force_tokens" else (name, value) for name, value in chain]
+    return derive.apply_chain(logits, prompt_ids, output_ids, moved)
+
+
+def prompt_counts_as_output(logits: Array, prompt_ids: Any, output_ids: Any, chain: Any) -> Array:
+    """The tokens of the prompt are counted where those of the output are meant."""
+    return derive.apply_chain(logits, (), [*prompt_ids, *output_ids], chain)

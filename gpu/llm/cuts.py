@@ -18,7 +18,7 @@ from refimpl.contract import Array, Float, Int, kernel, op, require
 
 __all__ = [
     "VARIANTS", "best_into", "greedy", "greedy_into", "min_p", "min_p_into", "temperature", "temperature_into", "top_k",
-    "top_k_into", "top_p", "top_p_into",
+    "top_k_into", "top_p", "top_p_into", "weights_into",
 ]
 
 _THREADS = 256
@@ -69,25 +69,26 @@ def temperature_into(out: Float[Array, "R V"], logits: Float[Array, "R V"], best
 
 
 @op
-def top_k(logits: Float[Array, " V"], k: int) -> Float[Array, " V"]:
+def top_k(logits: Float[Array, " V"], k: int, ties: str = "first") -> Float[Array, " V"]:
     """One block a row: the key of the k-th token by radix, 8 bits a pass, then its index; counts in shared memory.
 
     Every pass reads the row anew, from the cache.
     """
     require(k >= 0, "C3", f"top-k keeps k tokens, 0 for all, got {k}")
+    require(ties in ("first", "all"), "C4", f"ties at the boundary keep first or all, got {ties!r}")
     rows, _ = _best(logits)
     if k == 0 or k >= len(logits):
         return rows[0]
     out = device.empty(rows.shape, rows.dtype)
-    top_k_into(out, rows, k)
+    top_k_into(out, rows, k, ties)
     return out[0]
 
 
 @kernel
-def top_k_into(out: Float[Array, "R V"], logits: Float[Array, "R V"], k: int) -> None:
-    """Keep the k best tokens of each row; 0 keeps all."""
+def top_k_into(out: Float[Array, "R V"], logits: Float[Array, "R V"], k: int, ties: str = "first") -> None:
+    """Keep the k best tokens of each row, and with ties="all" all that equal the last; 0 keeps all."""
     rows, V = logits.shape
-    device.launch(top_k_kernel(named(logits)), rows, threads_for(V), out, logits, min(k or V, V))
+    device.launch(top_k_kernel(named(logits), ties), rows, threads_for(V), out, logits, min(k or V, V))
 
 
 @op
@@ -110,8 +111,14 @@ def top_p_into(
     if p == 1:
         return top_k_into(out, logits, 0)
     dtype, (rows, V), share = named(logits), logits.shape, int(p * 2**53)
-    device.launch(top_p_weights_kernel(dtype), *_elements(logits), weights, logits, best)
+    weights_into(weights, logits, best)
     device.launch(top_p_kernel(dtype), rows, threads_for(V), out, logits, weights, share)
+
+
+@kernel
+def weights_into(weights: Int[Array, "R V"], logits: Float[Array, "R V"], best: Int[Array, " R"]) -> None:
+    """Write exp(l - max l) of each row in units of 2^-40, int64: a thread an element."""
+    device.launch(top_p_weights_kernel(named(logits)), *_elements(logits), weights, logits, best)
 
 
 @op

@@ -11,9 +11,9 @@ from gpu import device
 from gpu.compile import Kernel, numba_kernel
 from gpu.grid import blocks_for
 from gpu.registry import Variant
-from refimpl.contract import Array, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require
 
-__all__ = ["VARIANTS", "philox", "philox_into", "uniform", "uniform_into"]
+__all__ = ["VARIANTS", "exponential", "exponential_into", "philox", "philox_into", "uniform", "uniform_into"]
 
 _THREADS = 256
 
@@ -43,11 +43,8 @@ def philox_into(
 @op
 def uniform(seed: int, request: int, position: int) -> float:
     """One thread; the number comes back as its 53 bits."""
-    for name, value in {"seed": seed, "request": request, "position": position}.items():
-        require(0 <= value < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
     units = device.empty(1, np.uint64)
-    numbers = map(operator.index, (seed, request, position))
-    uniform_into(units, *(device.array(np.array([number], np.uint64)) for number in numbers))
+    uniform_into(units, *_place(seed, request, position))
     return int(device.to_host(units)[0]) / 2**53
 
 
@@ -57,6 +54,36 @@ def uniform_into(
 ) -> None:
     """Write random numbers in units of 2^-53, as ``draw_into`` takes them; all arrays are uint64."""
     device.launch(_uniform(), blocks_for(len(units), _THREADS), _THREADS, units, seeds, requests, positions)
+
+
+@op
+def exponential(seed: int, request: int, position: int, size: int) -> Float[Array, " size"]:
+    """A thread a token: the philox of the place, then its own, with the logarithm in float64."""
+    place = _place(seed, request, position)
+    require(0 <= size <= 2**32, "C2", f"size is in [0, 2^32], got {size}")
+    noise = device.empty((1, size), np.float32)
+    exponential_into(noise, *place)
+    return noise[0]
+
+
+@kernel
+def exponential_into(
+    noise: Float[Array, "R V"], seeds: Int[Array, " R"], requests: Int[Array, " R"], positions: Int[Array, " R"]
+) -> None:
+    """Write a row of exponential numbers for each place, float32, as ``draw_race_into`` takes them; places are uint64.
+
+    A row is a function of its place alone.
+    """
+    rows, V = noise.shape
+    device.launch(_exponential(), (blocks_for(V, _THREADS), rows), _THREADS, noise, seeds, requests, positions)
+
+
+def _place(seed: int, request: int, position: int) -> list[Array]:
+    """Return the three numbers on the device."""
+    for name, value in {"seed": seed, "request": request, "position": position}.items():
+        require(0 <= value < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
+    numbers = map(operator.index, (seed, request, position))
+    return [device.array(np.array([number], np.uint64)) for number in numbers]
 
 
 @cache
@@ -97,25 +124,63 @@ def _philox() -> Kernel:
 
 
 @cache
-def _uniform() -> Kernel:
+def _words() -> Any:
+    """Return the function for kernels that gives the four words of a place, and the one that makes 53 bits of two."""
     from numba import uint32, uint64
+
+    from gpu.compile import device_function
+
+    rounds = _rounds()
+
+    @device_function
+    def words(seed, request, position):
+        return rounds(
+            uint32(position), uint32(position >> uint64(32)), uint32(request), uint32(request >> uint64(32)),
+            uint32(seed), uint32(seed >> uint64(32)),
+        )  # fmt: skip
+
+    @device_function
+    def bits(x0, x1):
+        return uint64(x0 >> uint32(5)) << uint64(26) | uint64(x1 >> uint32(6))
+
+    return words, bits
+
+
+@cache
+def _uniform() -> Kernel:
+    from numba import uint64
 
     from gpu.warp import block, thread, threads
 
-    rounds = _rounds()
+    words, bits = _words()
 
     @numba_kernel("uint64[::1]", "uint64[::1]", "uint64[::1]", "uint64[::1]")
     def uniform(units, seeds, requests, positions):
         i = block() * threads() + thread()
         if i < uint64(len(units)):
-            seed, request, position = seeds[i], requests[i], positions[i]
-            x = rounds(
-                uint32(position), uint32(position >> uint64(32)), uint32(request), uint32(request >> uint64(32)),
-                uint32(seed), uint32(seed >> uint64(32)),
-            )
-            units[i] = uint64(x[0] >> uint32(5)) << uint64(26) | uint64(x[1] >> uint32(6))
+            x = words(seeds[i], requests[i], positions[i])
+            units[i] = bits(x[0], x[1])
 
     return uniform
+
+
+@cache
+def _exponential() -> Kernel:
+    from numba import cuda, float32, float64, uint32, uint64
+
+    from gpu.warp import block, thread, threads
+
+    rounds, (words, bits) = _rounds(), _words()
+
+    @numba_kernel("float32[:, ::1]", "uint64[::1]", "uint64[::1]", "uint64[::1]")
+    def exponential(noise, seeds, requests, positions):
+        row, i = uint64(cuda.blockIdx.y), block() * threads() + thread()
+        if i < uint64(noise.shape[1]):
+            key = words(seeds[row], requests[row], positions[row])
+            x = rounds(uint32(i), uint32(0), uint32(0), uint32(0), key[2], key[3])
+            noise[row, i] = float32(-cuda.libdevice.log1p(-(float64(bits(x[0], x[1])) * float64(2.0**-53))))
+
+    return exponential
 
 
 def _counters() -> dict[str, Array]:
@@ -123,7 +188,10 @@ def _counters() -> dict[str, Array]:
     return {"counter": draw(0, 2**32, (4096, 4), np.uint32), "key": draw(0, 2**32, (4096, 2), np.uint32)}
 
 
+_POSITION = {"seed": 1, "request": 2, "position": 3}
+
 VARIANTS = (
     Variant("numba", "philox", philox, lambda counter, key: True, _counters),
-    Variant("numba", "uniform", uniform, lambda *_, **__: True, lambda: {"seed": 1, "request": 2, "position": 3}),
+    Variant("numba", "uniform", uniform, lambda *_, **__: True, lambda: _POSITION),
+    Variant("numba", "exponential", exponential, lambda *_, **__: True, lambda: _POSITION | {"size": 32000}),
 )

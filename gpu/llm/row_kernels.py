@@ -8,7 +8,7 @@ from gpu.compile import Kernel, numba_kernel
 from gpu.number import read, storage
 from refimpl.contract import host
 
-__all__ = ["NAN", "NONE", "best_kernel", "minus_infinity", "top_k_kernel", "top_p_kernel"]
+__all__ = ["NAN", "NONE", "best_kernel", "last_key", "last_token", "minus_infinity", "top_k_kernel", "top_p_kernel"]
 
 NAN, NONE = -1, -2
 """In place of a token: the row holds NaN; its largest number is infinite."""
@@ -52,41 +52,43 @@ def best_kernel(dtype: str) -> Kernel:
     return best
 
 
+@host
 @cache
-def _last_key(dtype: str, mass: Any, first_target: Any, copies: int) -> Any:
+def last_key(rank: Any, bits: int, mass: Any, first_target: Any, copies: int) -> Any:
     """Return the function that has a block find the key at which the running mass exceeds a target, by radix.
 
-    Eight bits a pass; beside it comes what is left of the target there. ``mass(weights, i)`` is the mass of a token,
-    ``first_target(wanted, sums)`` the target, from the sums of the first pass. Shared memory adds 64 bits by trying
-    again until nobody came between, so such sums have copies: neighbours in a row often share their first bits.
+    Eight bits a pass; beside it comes what is left of the target there. ``rank(values, number)`` is the key, of so
+    many bits, and ``mass(values, i)`` the mass of a token; ``first_target(wanted, sums)`` is the target, from the sums
+    of the first pass. Shared memory adds 64 bits by trying again until nobody came between, so such sums have copies:
+    neighbours in a row often share their first bits.
     """
     from numba import cuda, int32, int64, uint64
 
     from gpu.compile import device_function
-    from gpu.select import BINS, KEY_BITS, clear, first_above, fold, gather, key
+    from gpu.select import BINS, clear, first_above, fold, gather
     from gpu.warp import lane, warp
 
-    rank, bits, kind = key(dtype), KEY_BITS[dtype], int64 if copies > 1 else int32
+    kind = int64 if copies > 1 else int32
 
     @device_function
     def add(_, i, number, context):
-        weights, held, place, shift = context
-        own = rank(number) >> shift
+        values, held, place, shift = context
+        own = rank(values, number) >> shift
         if own >> uint64(8) == place:
-            cuda.atomic.add(held, (lane() % uint64(copies), own & uint64(255)), kind(mass(weights, i)))
+            cuda.atomic.add(held, (lane() % uint64(copies), own & uint64(255)), kind(mass(values, i)))
         return _
 
     count = fold(add)
 
     @device_function
-    def last_key(logits, weights, wanted, sums, found):
+    def last_key(row, values, wanted, sums, found):
         held = cuda.shared.array((copies, BINS), kind)
         place, target, shift = uint64(0), int64(0), uint64(bits)
         while shift:
             shift -= uint64(8)
             clear(held)
             cuda.syncthreads()
-            count(0, logits, (weights, held, place, shift))
+            count(0, row, (values, held, place, shift))
             cuda.syncthreads()
             gather(sums, held)
             cuda.syncthreads()
@@ -101,24 +103,60 @@ def _last_key(dtype: str, mass: Any, first_target: Any, copies: int) -> Any:
     return last_key
 
 
+@host
 @cache
-def _select(dtype: str, mass: Any, first_target: Any, copies: int) -> Any:
-    """Return the function that has a block keep the first tokens of a row, in order, until their mass exceeds a target.
+def last_token(dtype: str, mass: Any, first_target: Any, copies: int) -> Any:
+    """Return the function that has a block find the token, by value and then by index, of ``last_key``.
 
-    The key of the last of them comes first, then its index among equals.
+    Its key and its index come back. The key comes first, then the index among equals.
     """
     from numba import cuda, int64, uint64
 
     from gpu.compile import device_function
-    from gpu.select import BINS, fold, key, sum_chunks, take_place
+    from gpu.select import KEY_BITS, key, sum_chunks, take_place
     from gpu.warp import warp
 
-    rank, cut, last_key = key(dtype), minus_infinity(dtype), _last_key(dtype, mass, first_target, copies)
+    rank = key(dtype)
+
+    @device_function
+    def ranked(_, number):
+        return rank(number)
 
     @device_function
     def equal_mass(context, i):
-        logits, weights, place = context
-        return mass(weights, i) if rank(logits[i]) == place else int64(0)
+        row, values, place = context
+        return mass(values, i) if rank(row[i]) == place else int64(0)
+
+    find = last_key(ranked, KEY_BITS[dtype], mass, first_target, copies)
+    sum_equal, take_equal = sum_chunks(equal_mass), take_place(equal_mass)
+
+    @device_function
+    def last_token(row, values, wanted, sums, found):
+        place, target = find(row, values, wanted, sums, found)
+        context = (row, values, place)
+        sum_equal(context, uint64(row.size), sums)
+        cuda.syncthreads()
+        if warp() == uint64(0):
+            take_equal(context, uint64(row.size), sums, target, found)
+        cuda.syncthreads()
+        return place, uint64(found[0])
+
+    return last_token
+
+
+@cache
+def _select(dtype: str, mass: Any, first_target: Any, copies: int, ties: str = "first") -> Any:
+    """Return the function that has a block keep the first tokens of a row, in order, until their mass exceeds a target.
+
+    Of the equals of the last of them it keeps those up to it, or all.
+    """
+    from numba import cuda, int64, uint64
+
+    from gpu.compile import device_function
+    from gpu.select import BINS, fold, key
+
+    rank, cut, find = key(dtype), minus_infinity(dtype), last_token(dtype, mass, first_target, copies)
+    up_to_it = ties == "first"
 
     @device_function
     def keep(_, i, number, context):
@@ -127,26 +165,20 @@ def _select(dtype: str, mass: Any, first_target: Any, copies: int) -> Any:
         out[i] = number if own < place or (own == place and i <= last) else cut
         return _
 
-    sum_equal, take_equal, write = sum_chunks(equal_mass), take_place(equal_mass), fold(keep)
+    write = fold(keep)
 
     @device_function
-    def select(out, logits, weights, wanted):
+    def select(out, row, values, wanted):
         sums, found = cuda.shared.array(BINS, int64), cuda.shared.array(2, int64)
-        place, target = last_key(logits, weights, wanted, sums, found)
-        context = (logits, weights, place)
-        sum_equal(context, uint64(logits.size), sums)
-        cuda.syncthreads()
-        if warp() == uint64(0):
-            take_equal(context, uint64(logits.size), sums, target, found)
-        cuda.syncthreads()
-        write(0, logits, (out, place, uint64(found[0])))
+        place, last = find(row, values, wanted, sums, found)
+        write(0, row, (out, place, last if up_to_it else ~uint64(0)))
 
     return select
 
 
 @host
 @cache
-def top_k_kernel(dtype: str) -> Kernel:
+def top_k_kernel(dtype: str, ties: str = "first") -> Kernel:
     """Return the kernel of ``top_k_into``: a mass of 1 for every token, and k of them."""
     from numba import int64
 
@@ -161,9 +193,9 @@ def top_k_kernel(dtype: str) -> Kernel:
     def first_target(k, sums):
         return k - int64(1)
 
-    held, select = storage(dtype), _select(dtype, one, first_target, 1)
+    held, select = storage(dtype), _select(dtype, one, first_target, 1, ties)
 
-    @numba_kernel(f"{held}[:, ::1]", f"{held}[:, ::1]", "int64", name=f"top_k[{dtype}]")
+    @numba_kernel(f"{held}[:, ::1]", f"{held}[:, ::1]", "int64", name=f"top_k[{dtype}, {ties}]")
     def top_k(out, logits, k):
         select(out[block()], logits[block()], logits[block()], k)
 

@@ -175,7 +175,7 @@ def exponential_decay(
     _check(logits, tokens)
     require(0 < factor < np.inf, "C2", f"the factor is positive and finite, got {factor}")
     require(excess >= 0, "C3", f"the excess is 0 or more tokens, got {excess}")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         growth = min(np.float64(factor) ** excess, np.finfo(np.float64).max)
         wide, most = logits.astype(np.float64), float(_finfo(logits.dtype).max)
         longer = np.clip(wide + np.abs(wide) * (growth - 1), -most, most)
