@@ -83,11 +83,8 @@ CONTENTS = (
     ("__main__", "python -m refimpl: this table"),
 )
 
-HOUR = (
-    *(name for name, _ in CONTENTS if name.split(".")[0] in ("contract", "basics", "llm", "bottleneck")),
-    "models.decoder",
-    "operations",
-)
+_ROOMS, _MORE = ("contract", "basics", "llm", "bottleneck"), ("models.spec", "models.decoder", "operations")
+HOUR = tuple(name for name, _ in CONTENTS if name.split(".")[0] in _ROOMS or name in _MORE)
 """The modules of the hour, in reading order."""
 
 
