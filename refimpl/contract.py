@@ -15,8 +15,8 @@ Dimension key: one letter, one meaning, in prose and in signatures. A name may e
     N query heads           K key/value heads           G = N / K
     H head width            H2 head width of v          J rotated pairs of a head
     B blocks of a row       I elements of a block       L layers
-    R sequences             M blocks of a sequence  E experts
-    A active experts of a token
+    R sequences             M blocks of a sequence
+    E experts               A active experts of a token
     C channels              Y rows of an image      X columns of an image
 
 Other axes are words: ``row_bytes``.
@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 __all__ = [
     "Array", "Bool", "Float", "Int", "UInt8",
     "ContractError", "CheckpointError", "UsageError",
-    "composed", "host", "kernel", "op", "require", "whole", "widen",
+    "composed", "host", "kernel", "op", "require", "whole", "widen", "within",
 ]
 
 Array: TypeAlias = Any
@@ -90,6 +90,15 @@ def widen(x: Array) -> Array:
     """
     x = np.asarray(x)
     return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
+
+
+def within(ids: Array, count: int) -> bool:
+    """Tell whether ids are integers in 0..count-1: as an index, NumPy takes -1 for the last one, True for a mask.
+
+    >>> within(np.array([0, 2]), 3), within(np.array([-1]), 3), within(np.array([1.0]), 3)
+    (True, False, False)
+    """
+    return ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < count)).all())
 
 
 def _role(name: str) -> Callable[[F], F]:

@@ -11,7 +11,7 @@ from gpu.grid import blocks_for, threads_for
 from gpu.llm.expert_kernels import CHUNK, WARPS, count_choices, grouped, indexed, place_choices, sum_counts
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require, within
 
 __all__ = [
     "VARIANTS", "expert_permutation", "expert_permutation_into", "grouped_linear", "grouped_linear_into",
@@ -24,7 +24,7 @@ def expert_permutation(
     ids: Int[Array, "T A"], num_experts: int
 ) -> tuple[Int[Array, " choices"], Int[Array, " bounds"]]:
     """Three launches: chunks of 256 choices counted, the counts summed by one block, the choices placed."""
-    require(ids.ndim == 2 and _inside(ids, num_experts), "C1", f"ids are a matrix of integers in 0..{num_experts - 1}")
+    require(ids.ndim == 2 and within(ids, num_experts), "C1", f"ids are a matrix of integers in 0..{num_experts - 1}")
     order, offsets = device.empty(ids.size, np.int32), device.empty(num_experts + 1, np.int32)
     expert_permutation_into(order, offsets, device.array(ids, np.int32))
     return order, offsets
@@ -83,7 +83,7 @@ def indexed_linear(
 ) -> Float[Array, "T A O"]:
     """One warp an output of a choice, eight a block; the ids are checked on the host."""
     _check_stack(x, w, b)
-    fits = ids.ndim == 2 and len(ids) == len(x) and _inside(ids, len(w))
+    fits = ids.ndim == 2 and len(ids) == len(x) and within(ids, len(w))
     require(fits, "C2", f"ids are integers in 0..{len(w) - 1}, a row for each of {len(x)} tokens")
     y = device.empty((*ids.shape, w.shape[1]), x.dtype)
     there = None if b is None else device.array(b)
@@ -107,10 +107,6 @@ def _check_stack(x: Array, w: Array, b: Array | None) -> None:
     fits = x.ndim == 2 and w.ndim == 3 and len(w) > 0 and x.shape[1] == w.shape[2]
     require(fits, "C1", f"x is a matrix, w a stack of matrices of its width, got shapes {x.shape} and {w.shape}")
     require(b is None or b.shape == w.shape[:2], "C3", f"b has shape {b is not None and b.shape}, not {w.shape[:2]}")
-
-
-def _inside(ids: Array, count: int) -> bool:
-    return ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < count)).all())
 
 
 def _choices() -> dict[str, Any]:

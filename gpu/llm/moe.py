@@ -14,7 +14,7 @@ from gpu.llm.experts import expert_permutation_into, grouped_linear_into, indexe
 from gpu.llm.moe_kernels import mix, share, spread
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require, within
 
 __all__ = [
     "VARIANTS", "add_shared_expert", "add_shared_expert_into", "grouped_moe", "grouped_moe_into", "indexed_moe",
@@ -154,17 +154,13 @@ def _check_experts(w_gate: Array, w_up: Array, activation: str) -> None:
     require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
 
 
-def _inside(ids: Array, count: int) -> bool:
-    return ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < count)).all())
-
-
 def _mixture(
     into: Callable[..., None], x: Array, ids: Array, weights: Array, *stacks: Array | None, **settings: Any
 ) -> Array:
     """Check, allocate and launch; the ids are checked on the host."""
     w_gate, w_up, *_ = stacks
     _check_experts(w_gate, w_up, settings["activation"])
-    fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and _inside(ids, len(w_gate))
+    fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(w_gate))
     told = f"{len(x)} tokens have ids in 0..{len(w_gate) - 1} and weights, got {ids.dtype} {ids.shape}, {weights.shape}"
     require(fits, "C3", told)
     y = device.empty(x.shape, x.dtype)

@@ -9,7 +9,7 @@ from gpu.grid import blocks_for
 from gpu.llm.router_kernels import WARPS, choose, close_groups, look_up
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require, within
 
 __all__ = [
     "VARIANTS", "hash_route", "hash_route_into", "sigmoid_group_top_k", "sigmoid_group_top_k_into", "softmax_top_k",
@@ -109,9 +109,9 @@ def hash_route(
     """One thread a token. Ids and table are checked on the host."""
     fits = logits.ndim == table.ndim == 2 and token_ids.shape == logits.shape[:1]
     require(fits, "C1", f"logits, ids and table of shapes {logits.shape}, {token_ids.shape}, {table.shape}")
-    require(_inside(token_ids, len(table)), "C2", f"token ids are integers in 0..{len(table) - 1}")
+    require(within(token_ids, len(table)), "C2", f"token ids are integers in 0..{len(table) - 1}")
     E = logits.shape[1]
-    require(_inside(table, E), "C3", f"the table holds integers in 0..{E - 1}")
+    require(within(table, E), "C3", f"the table holds integers in 0..{E - 1}")
     ids, weights = (device.empty((len(logits), table.shape[1]), dtype) for dtype in (np.int32, np.float32))
     rows = device.array(token_ids, np.int32), device.array(table, np.int32)
     hash_route_into(ids, weights, device.array(logits), *rows, scale=scale)
@@ -152,10 +152,6 @@ def _bias(logits: Array, bias: Array | None) -> Array | None:
     fits = bias is None or bias.shape == logits.shape[1:]
     require(fits, "C2", f"bias has shape {bias is not None and bias.shape}, not {logits.shape[1:]}")
     return None if bias is None else device.array(bias)
-
-
-def _inside(ids: Array, count: int) -> bool:
-    return ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < count)).all())
 
 
 def _launch(

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from refimpl.basics.linear import linear
-from refimpl.contract import Array, Float, Int, op, require, widen
+from refimpl.contract import Array, Float, Int, op, require, widen, within
 
 __all__ = ["expert_permutation", "grouped_linear", "indexed_linear"]
 
@@ -29,7 +29,7 @@ def expert_permutation(
     >>> expert_permutation(np.array([[2, 0], [0, 2]]), 3)
     (array([1, 2, 0, 3], dtype=int32), array([0, 2, 2, 4], dtype=int32))
     """
-    require(ids.ndim == 2 and _inside(ids, num_experts), "C1", f"ids are a matrix of integers in 0..{num_experts - 1}")
+    require(ids.ndim == 2 and within(ids, num_experts), "C1", f"ids are a matrix of integers in 0..{num_experts - 1}")
     order = np.argsort(ids.reshape(-1), kind="stable")
     offsets = np.searchsorted(ids.reshape(-1)[order], np.arange(num_experts + 1))
     return order.astype(np.int32), offsets.astype(np.int32)
@@ -83,7 +83,7 @@ def indexed_linear(
     [[[5.0], [1.0]]]
     """
     _check_stack(x, w, b)
-    fits = ids.ndim == 2 and len(ids) == len(x) and _inside(ids, len(w))
+    fits = ids.ndim == 2 and len(ids) == len(x) and within(ids, len(w))
     require(fits, "C2", f"ids are integers in 0..{len(w) - 1}, a row for each of {len(x)} tokens")
     y = np.einsum("td,taod->tao", widen(x), widen(w[ids]))
     return (y if b is None else y + widen(b[ids])).astype(x.dtype, copy=False)
@@ -93,7 +93,3 @@ def _check_stack(x: Array, w: Array, b: Array | None) -> None:
     fits = x.ndim == 2 and w.ndim == 3 and len(w) > 0 and x.shape[1] == w.shape[2]
     require(fits, "C1", f"x is a matrix, w a stack of matrices of its width, got shapes {x.shape} and {w.shape}")
     require(b is None or b.shape == w.shape[:2], "C3", f"b has shape {b is not None and b.shape}, not {w.shape[:2]}")
-
-
-def _inside(ids: Array, count: int) -> bool:
-    return ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < count)).all())

@@ -13,11 +13,11 @@ import numpy as np
 from refimpl.basics.activation import sigmoid
 from refimpl.basics.gated import geglu, swiglu, swiglu_clamped
 from refimpl.basics.linear import linear
-from refimpl.contract import Array, Float, Int, host, op, require, widen
+from refimpl.contract import Array, Float, Int, op, require, widen, within
 from refimpl.llm.experts import expert_permutation, grouped_linear, indexed_linear
 from refimpl.llm.mlp import gated_mlp
 
-__all__ = ["add_shared_expert", "grouped_moe", "indexed_moe", "moe", "moe_parameters"]
+__all__ = ["add_shared_expert", "grouped_moe", "indexed_moe", "moe"]
 
 _GATED: MappingProxyType[str, Callable[[Array, Array], Array]] = MappingProxyType(
     {"gelu_tanh": geglu, "silu": swiglu, "swiglu_clamped": swiglu_clamped}
@@ -146,26 +146,9 @@ def add_shared_expert(
     return (widen(y) + shared).astype(y.dtype, copy=False)
 
 
-@host
-def moe_parameters(D: int, F: int, E: int, A: int, shared: int = 0) -> tuple[int, int]:
-    """Return how many weights a layer's mixture has, and how many of them a token uses: router and experts.
-
-    ``shared`` is the width of the shared expert. Mixtral 8x7B, layer by layer:
-
-    >>> [32 * count // 10**6 for count in moe_parameters(4096, 14336, 8, 2)]
-    [45098, 11275]
-    """
-    total, active = (D * E + 3 * D * (F * count + shared) for count in (E, A))
-    return total, active
-
-
 def _check_experts(w_gate: Array, w_up: Array, activation: str) -> None:
     require(activation in _GATED, "C1", f"activation {activation!r}, not one of {', '.join(_GATED)}")
     require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
-
-
-def _inside(ids: Array, count: int) -> bool:
-    return ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < count)).all())
 
 
 def _rows(
@@ -173,7 +156,7 @@ def _rows(
 ) -> Array:
     """Return what the expert of each choice reads."""
     _check_experts(w_gate, w_up, activation)
-    fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and _inside(ids, len(w_gate))
+    fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(w_gate))
     told = f"{len(x)} tokens have ids in 0..{len(w_gate) - 1} and weights, got {ids.dtype} {ids.shape}, {weights.shape}"
     require(fits, "C3", told)
     rows = np.repeat(widen(x), ids.shape[1], axis=0)

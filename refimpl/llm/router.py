@@ -8,7 +8,7 @@ float32, or float64 for float64 logits: a router does not round to 16 bits what 
 import numpy as np
 
 from refimpl.basics.activation import sigmoid, softmax, softplus
-from refimpl.contract import Array, Float, Int, host, op, require, widen
+from refimpl.contract import Array, Float, Int, host, op, require, widen, within
 
 __all__ = [
     "balance_loss", "expert_load", "hash_route", "load_imbalance", "sigmoid_group_top_k", "softmax_top_k",
@@ -135,9 +135,9 @@ def hash_route(
     """
     fits = logits.ndim == table.ndim == 2 and token_ids.shape == logits.shape[:1]
     require(fits, "C1", f"logits, ids and table of shapes {logits.shape}, {token_ids.shape}, {table.shape}")
-    require(_inside(token_ids, len(table)), "C2", f"token ids are integers in 0..{len(table) - 1}")
+    require(within(token_ids, len(table)), "C2", f"token ids are integers in 0..{len(table) - 1}")
     E = logits.shape[1]
-    require(_inside(table, E), "C3", f"the table holds integers in 0..{E - 1}")
+    require(within(table, E), "C3", f"the table holds integers in 0..{E - 1}")
     ids = table[token_ids].astype(np.int32)
     return ids, _weights(np.sqrt(softplus(widen(logits))), ids, scale)
 
@@ -216,7 +216,3 @@ def _weights(scores: Array, ids: Array, scale: float, renormalise: bool = True) 
     picked = np.take_along_axis(scores, ids, 1)
     with np.errstate(invalid="ignore"):  # inf / inf is NaN, as the sum of infinite scores has no shares
         return scale * (picked / (picked.sum(1, keepdims=True) + _LEAST) if renormalise else picked)
-
-
-def _inside(ids: Array, count: int) -> bool:
-    return ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < count)).all())

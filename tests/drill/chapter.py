@@ -65,4 +65,29 @@ CHAPTER: tuple[Fault, ...] = (
         "gradient, 0)",
         ("tests/laws/test_training.py::test_a_training_step_goes_along_the_gradient_of_the_mean_loss",),
     ),
+    # Mixtures of experts.
+    kernel_fault(
+        "closed groups at 0",
+        "experts outside the best groups stand above a negative score",
+        "llm/router_kernels.py",
+        "                    score = float32(-math.inf)\n",
+        "                    score = float32(0)\n",
+        "test_router.py::test_sigmoid_group_top_k",
+    ),
+    kernel_fault(
+        "rows not put back",
+        "what experts give is summed in the order of experts",
+        "llm/moe_kernels.py",
+        "number = rows[uint64(places[c]) if places.size else c, i % D]",
+        "number = rows[c, i % D]",
+        "test_moe.py::test_mixtures",
+    ),
+    kernel_fault(
+        "groups that meet",
+        "the last expert of a tile computes all of it",
+        "llm/expert_kernels.py",
+        "if uint64(offsets[e]) <= t < uint64(",
+        "if t < uint64(",
+        "test_moe.py::test_grouped_linear",
+    ),
 )

@@ -9,7 +9,7 @@ from refimpl.basics.linear import linear
 from refimpl.contract import ContractError
 from refimpl.llm.experts import expert_permutation, grouped_linear, indexed_linear
 from refimpl.llm.mlp import gated_mlp
-from refimpl.llm.moe import add_shared_expert, grouped_moe, indexed_moe, moe, moe_parameters
+from refimpl.llm.moe import add_shared_expert, grouped_moe, indexed_moe, moe
 from refimpl.llm.router import expert_load, softmax_top_k
 from tests.laws.strategies import DTYPES, assert_near, normal, seeds
 
@@ -144,11 +144,6 @@ def test_add_shared_expert_adds_a_share_of_a_network(seed, T, D, F, activation):
     assert_near(add_shared_expert(y, x, *w, activation=activation), y + whole, terms=D * F, scale=SCALE)
     half = add_shared_expert(y, x, *w, np.zeros((1, D)), activation=activation)
     assert_near(half, y + whole / 2, terms=D * F, scale=SCALE)
-
-
-def test_counts_of_parameters():
-    assert moe_parameters(4, 3, 8, 2) == (4 * 8 + 8 * 36, 4 * 8 + 2 * 36)
-    assert moe_parameters(4, 3, 8, 2, shared=5) == (32 + 288 + 60, 32 + 72 + 60)
 
 
 def a(*shape):
