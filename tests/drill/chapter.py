@@ -90,4 +90,21 @@ CHAPTER: tuple[Fault, ...] = (
         "if t < uint64(",
         "test_moe.py::test_grouped_linear",
     ),
+    # Bottlenecks.
+    Fault(
+        "all experts active",
+        "a token is taken to meet every expert",
+        "refimpl/bottleneck/serving.py",
+        "idle = routed - routed * spec.moe.num_active",
+        "idle = routed - routed * spec.moe.num_experts",
+        ("tests/laws/test_serving.py::test_parameters_are_those_published",),
+    ),
+    Fault(
+        "cost of another network",
+        "a gated network is counted without its gate",
+        "refimpl/bottleneck/cost.py",
+        '("gated_mlp", "6 T D F"',
+        '("gated_mlp", "4 T D F"',
+        ("tests/laws/test_cost.py::test_flop_are_those_of_the_docstring",),
+    ),
 )
