@@ -74,7 +74,7 @@ def quantize_absmax(
 ) -> tuple[Array, Float[Array, "rows columns"]]:
     """A block of threads a scale, its largest magnitude through shared memory; then quantize_linear's kernel."""
     require(format in NUMBERS, "C1", f"formats are {', '.join(NUMBERS)}, got {format!r}")
-    rows, columns = block or (1, max(1, *x.shape[1:]))
+    rows, columns = block or (1, max((1, *x.shape[1:])))
     require(x.ndim == 2 and min(rows, columns) > 0, "C2", f"a matrix in blocks, got {x.shape} in blocks of {block}")
     scale = device.empty((blocks_for(len(x), rows), blocks_for(x.shape[1], columns)), np.float32)
     q = device.empty(x.shape, NUMBERS[format][2])

@@ -3,7 +3,6 @@
 Every operation is rounded by itself and sums go from left to right, so that the bytes are those of the specification.
 """
 
-import math
 from functools import cache
 from typing import Any
 
@@ -111,16 +110,16 @@ def lines(size: int, largest: int, first: float, steps: int, plain: bool) -> Any
     @device_function
     def lines(values, at):
         m, most, rms, w, wx = moments(values, at)
-        d, best, base, least_error = float32(0), float32(0), m, float32(math.inf)
+        d, best, base, least_error = float32(0), float32(0), m, float32(0)
         i, last = int32(-1), int32(-2) if plus(most, -m) < float32(2.0**-100) else int32(steps)
         while i <= last:
             beyond = float32(0) if i < int32(0) else plus(float32(first), mul(float32(0.1), float32(i)))
             inverse = cuda.libdevice.fdiv_rn(plus(beyond, float32(largest)), plus(most, -m))
             new_d, new_m, spread = line(values, at, inverse, m, rms, w, wx)
             if i < int32(0):
-                new_d, new_m, spread = cuda.libdevice.fdiv_rn(float32(1), inverse), m, float32(1)
+                new_d, new_m = cuda.libdevice.fdiv_rn(float32(1), inverse), m
             off = error(values, at, inverse, m, rms, new_d, new_m)
-            if spread > float32(0) and off < least_error:
+            if i < int32(0) or spread > float32(0) and off < least_error:
                 d, best, base, m, least_error = new_d, inverse, m, new_m, off
             i += int32(1)
         return d if w == w else w, m, best, base

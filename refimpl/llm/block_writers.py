@@ -69,7 +69,10 @@ def _scale_by_trial(x: Array, largest: int) -> tuple[Array, ...]:
 
 
 def _scale_by_descent(x: Array, largest: int) -> tuple[Array, ...]:
-    """Return scale and codes of groups: five times over, each code moves to where the line of all others has it."""
+    """Return scale and codes of groups: five times over, each code moves to where the line of all others has it.
+
+    As in ggml none moves where that line falls: where the largest weight is positive, and so the scale negative.
+    """
     q = _round(-largest / _peak(x) * x, largest)
     xq, qq = _fit(x, q)
     for i in list(range(x.shape[-1])) * 5:
@@ -98,10 +101,10 @@ def _scale_and_minimum(x: Array, format: str) -> tuple[Array, ...]:
         new_d, new_m = (w * wxq - wx * wq) / spread, (wqq * wx - wq * wxq) / spread
         new_d, new_m = np.where(new_m > 0, wxq / wqq, new_d), np.minimum(new_m, 0)
         if i < 0:
-            new_d, new_m, spread = 1 / (largest / (most - m)), m, 1
+            new_d, new_m = 1 / (largest / (most - m)), m
         off = np.abs(new_d * q + new_m - x)
         error = _sum(weight * (off if format == "q2_k" else off * off))
-        best = _keep(~flat & (spread > 0) & (error < best[3]), (new_d, new_m, q, error), best)
+        best = _keep(~flat & ((i < 0) | (spread > 0) & (error < best[3])), (new_d, new_m, q, error), best)
     return best[:3]
 
 

@@ -154,7 +154,7 @@ def quantize_absmax(
     (array([[1.      , 0.015625]], dtype=float32), array([[448. ,   1. ,  -7. ,   3.5]], dtype=float32))
     """
     require(format in NUMBERS, "C1", f"formats are {', '.join(NUMBERS)}, got {format!r}")
-    rows, columns = block or (1, max(1, *x.shape[1:]))
+    rows, columns = block or (1, max((1, *x.shape[1:])))
     require(x.ndim == 2 and min(rows, columns) > 0, "C2", f"a matrix in blocks, got {x.shape} in blocks of {block}")
     wide, (height, width) = widen(x), x.shape
     require(bool(np.isfinite(wide).all()), "C3", "what is quantised is finite")
