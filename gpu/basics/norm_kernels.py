@@ -144,9 +144,8 @@ def gated_rms_norm_kernel(dtype: str, gate_dtype: str, gain_dtype: str, activati
         root = math.sqrt(block_sum(squares) / float32(x.shape[1]) + eps)
         d = thread()
         while d < D:
-            value, opening = wide(x[row, d]), formula(wide_gate(gate[row, d]))
-            scale = wide_gain(gain[d])
-            out[row, d] = narrow(value / root * scale * opening if norm_first else value * opening / root * scale)
+            y = wide(x[row, d]) / root * wide_gain(gain[d])
+            out[row, d] = narrow(y * formula(wide_gate(gate[row, d])))
             d += threads()
 
     return gated_rms_norm

@@ -53,8 +53,8 @@ CHAPTER: tuple[Fault, ...] = (
         "gate before the norm",
         "a gated norm ignores the order that is asked for",
         "basics/norm_kernels.py",
-        "value / root * scale * opening if norm_first else value * opening / root * scale",
-        "value * opening / root * scale",
+        "value = wide(x[row, d]) if norm_first else wide(x[row, d]) * formula(wide_gate(gate[row, d]))",
+        "value = wide(x[row, d]) * formula(wide_gate(gate[row, d]))",
         "test_gated_norms.py::test_gated_rms_norm",
     ),
     Fault(
@@ -106,5 +106,30 @@ CHAPTER: tuple[Fault, ...] = (
         '("gated_mlp", "6 T D F"',
         '("gated_mlp", "4 T D F"',
         ("tests/laws/test_cost.py::test_flop_are_those_of_the_docstring",),
+    ),
+    # Attention.
+    kernel_fault(
+        "gap seen",
+        "a query sees what lies between the prefix and its window",
+        "llm/attention_weights.py",
+        "row[2] <= s < row[3] and not row[4] <= s < row[5] else never",
+        "row[2] <= s < row[3] else never",
+        "test_attention.py::test_attention",
+    ),
+    kernel_fault(
+        "parts of the gap joined",
+        "splits in which a row sees nothing are read",
+        "efficient/paged_kernels.py",
+        "skipped = max(again // split, none) - none",
+        "skipped = uint64(0)",
+        "test_paged.py::test_paged_attention",
+    ),
+    kernel_fault(
+        "sink unshifted",
+        "a sink is not shifted by the maximum of its row",
+        "llm/flash_mma.cu",
+        "exp2(sink - highest[r][half] * scale)",
+        "exp2(sink)",
+        "test_attention.py::test_attention_on_tensor_cores",
     ),
 )
