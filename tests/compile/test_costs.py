@@ -53,6 +53,7 @@ MORE: dict[str, dict[str, float]] = {
     "the shape of a scale's block is an array, read by every thread": {
         "quantize_linear": 2.41, "dequantize_linear": 2.41, "quantize_absmax": 3.3,
     },
+    "fields of a block are written one after the other, to sectors that they share": {"quantize": 1.19},
     "a sector is read for one number": {"uniform": 32.0, "accepted_length": 10.0},
     "ids, slots and block tables, which a cost leaves out, or bits that say where a logit changes": {
         "repetition_penalty": 1.25, "presence_penalty": 1.25, "frequency_penalty": 1.25, "suppress_tokens": 1.25,
