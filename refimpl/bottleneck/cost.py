@@ -8,10 +8,7 @@ comparison is one. Small beside the rest, and left out: ids and positions, biase
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from math import log2
-from types import CodeType
-from typing import Any
 
 from refimpl.bottleneck.roofline import Cost
 from refimpl.contract import UsageError, host
@@ -95,12 +92,10 @@ FORMULAS: Mapping[str, tuple[str, str]] = {
 """By operation: operations and bytes. S of paged_attention is the tokens of all R sequences, which are taken as alike;
 experts of a mixture are those that tokens reach, at most one for each choice of each token."""
 
-_FUNCTIONS: Mapping[str, Any] = {"min": min, "log2": log2}
-
-
-@cache
-def _compiled(formula: str) -> CodeType:
-    return compile(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula), formula, "eval")
+_CODES = {  # side by side becomes *
+    op: [compile(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", text), op, "eval") for text in texts]
+    for op, texts in FORMULAS.items()
+}
 
 
 @host
@@ -112,8 +107,8 @@ def cost(op: str, *, b: float = 2, **sizes: float) -> Cost:
     """
     if op not in FORMULAS:
         raise UsageError(f"there is no operation {op!r}; the operations are {', '.join(FORMULAS)}")
-    known, codes = {"b": b, **sizes}, [_compiled(formula) for formula in FORMULAS[op]]
-    absent = sorted({name for code in codes for name in code.co_names} - set(known) - set(_FUNCTIONS))
+    known = {"min": min, "log2": log2, "b": b, **sizes}
+    absent = sorted({name for code in _CODES[op] for name in code.co_names} - set(known))
     if absent:
         raise UsageError(f"the cost of {op} needs the sizes {', '.join(absent)}")
-    return Cost(*(eval(code, {"__builtins__": {}}, {**_FUNCTIONS, **known}) for code in codes))
+    return Cost(*(eval(code, {"__builtins__": {}}, known) for code in _CODES[op]))
