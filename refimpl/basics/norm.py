@@ -55,9 +55,8 @@ def group_norm(
            [-1.,  1.]])
     """
     _check(x, gain, eps, bias, axis=0)
-    C = len(gain)
-    require(groups > 0 and C % groups == 0, "C3", f"{groups} groups do not divide {C} channels")
-    rows = _standardised(widen(x).reshape(groups, -1), eps).reshape(C, -1) * widen(gain)[:, None]
+    require(groups > 0 and len(gain) % groups == 0, "C3", f"{groups} groups do not divide {len(gain)} channels")
+    rows = _standardised(widen(x).reshape(groups, -1), eps).reshape(len(gain), -1) * widen(gain)[:, None]
     y = rows + (0 if bias is None else widen(bias)[:, None])
     return y.reshape(x.shape).astype(x.dtype, copy=False)
 
