@@ -121,9 +121,9 @@ def test_chunks_and_neighbours_change_no_code_of_the_kernels(seed, codes_type, c
     assert (error <= most * (0.5 / 127 if codes_type is np.int8 else 1 / 28) * 1.0001).all()
 
 
-@given(st.data(), st.integers(1, 3))
-def test_a_branch_that_the_kernels_write_never_changes_its_sibling(data, block_size):
-    check_steps(Engine(block_size, writes=paged_append, copies=copy_blocks), data)
+@given(seeds, st.integers(1, 3))
+def test_a_branch_that_the_kernels_write_never_changes_its_sibling(seed, block_size):
+    check_steps(Engine(block_size, writes=paged_append, copies=copy_blocks), seed)
 
 
 ROWS = BROKEN + BROKEN_COPIES
