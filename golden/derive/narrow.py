@@ -1,59 +1,16 @@
 """Numbers of few bits, one by one: every code's number by its sign, exponent and mantissa; the nearest by looking."""
 
 import math
-from functools import cache
 
 import numpy as np
 
+from golden.bits import FLOATS, INTEGERS, largest, nearest, numbers, pack, unpack
 from golden.values import Array
 
 __all__ = [
     "dequantize_linear", "dequantize_mxfp4", "dequantize_nvfp4", "quantize_absmax", "quantize_linear",
     "quantize_mxfp4", "quantize_nvfp4",
 ]  # fmt: skip
-
-FLOATS = {"e4m3": (4, 3), "e5m2": (5, 2), "e2m1": (2, 1)}
-INTEGERS = {
-    "int2": (-2, 1), "uint2": (0, 3), "int4": (-8, 7), "uint4": (0, 15), "int8": (-128, 127), "uint8": (0, 255),
-    "int16": (-32768, 32767), "uint16": (0, 65535),
-}  # fmt: skip
-
-
-@cache
-def numbers(format: str) -> tuple[float, ...]:
-    """Return the number of every code."""
-    exponents, mantissas = FLOATS[format]
-    found = []
-    for code in range(2 ** (1 + exponents + mantissas)):
-        sign, size = divmod(code, 2 ** (exponents + mantissas))
-        exponent, mantissa = divmod(size, 2**mantissas)
-        bias = 2 ** (exponents - 1) - 1
-        whole = mantissa / 2**mantissas + (exponent > 0)
-        number = whole * 2.0 ** (max(exponent, 1) - bias)
-        if format == "e4m3" and size == 127:
-            number = math.nan
-        if format == "e5m2" and exponent == 31:
-            number = math.nan if mantissa else math.inf
-        found.append(-number if sign else number)
-    return tuple(found)
-
-
-def nearest(x: float, format: str) -> int:
-    """Return the code of the nearest number, of two the even one; beyond the last, the last."""
-    if math.isnan(x):
-        sign = 128 if math.copysign(1, x) < 0 else 0
-        return {"e4m3": 127 + sign, "e5m2": 126 + sign, "e2m1": 0}[format]
-    codes = [code for code, number in enumerate(numbers(format)) if math.isfinite(number)]
-    codes = [code for code in codes if math.copysign(1, numbers(format)[code]) == math.copysign(1, x)]
-    largest = max(abs(numbers(format)[code]) for code in codes)
-    x = math.copysign(min(abs(x), largest), x)
-    return min(codes, key=lambda code: (abs(numbers(format)[code] - x), code % 2))
-
-
-def largest(format: str) -> float:
-    """Return the largest number of a format."""
-    return float(max(n for n in numbers(format) if math.isfinite(n)) if format in FLOATS else INTEGERS[format][1])
-
 
 def _of(part: Array, index: tuple[int, ...], block: tuple[int, ...]) -> float:
     """Return the entry of a block that an element is in."""
@@ -97,23 +54,6 @@ def quantize_absmax(x: Array, format: str = "int8", block: tuple[int, int] | Non
         part = x[i * rows : (i + 1) * rows, j * columns : (j + 1) * columns]
         scale[i, j] = np.float32(np.abs(part).max()) / np.float32(largest(format))
     return quantize_linear(x, scale, format=format, block=(rows, columns)), scale
-
-
-def pack(codes: list[int], run: int) -> list[int]:
-    """Put codes of four bits into bytes: ``run`` of them low, the next ``run`` high."""
-    packed = []
-    for at in range(0, len(codes), 2 * run):
-        packed += [codes[at + i] | codes[at + run + i] << 4 for i in range(run)]
-    return packed
-
-
-def unpack(packed: Array, run: int) -> list[int]:
-    """Return the codes of bytes."""
-    codes: list[int] = []
-    for at in range(0, len(packed), run):
-        some = [int(byte) for byte in packed[at : at + run]]
-        codes += [byte & 15 for byte in some] + [byte >> 4 for byte in some]
-    return codes
 
 
 def quantize_mxfp4(x: Array, run: int = 1) -> tuple[Array, Array]:

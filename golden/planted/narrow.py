@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from golden import bits
 from golden.derive import narrow
 from golden.values import Array
 
@@ -12,29 +13,39 @@ __all__ = [
 ]  # fmt: skip
 
 
-def zero_point_forgotten(q: Array, scale: Array, zero_point: Array | None = None, **how: object) -> Array:
+def zero_point_forgotten(
+    q: Array, scale: Array, zero_point: Array | None = None, format: str = "int8", block: tuple[int, ...] = ()
+) -> Array:
     """Codes are taken as they are."""
-    return narrow.dequantize_linear(q, scale, **how)  # type: ignore[arg-type]
+    return narrow.dequantize_linear(q, scale, None, format, block)
 
 
-def one_scale_for_all(q: Array, scale: Array, zero_point: Array | None = None, **how: object) -> Array:
+def one_scale_for_all(
+    q: Array, scale: Array, zero_point: Array | None = None, format: str = "int8", block: tuple[int, ...] = ()
+) -> Array:
     """The first scale is everyone's."""
     first = None if zero_point is None else np.asarray(zero_point).ravel()[:1]
-    return narrow.dequantize_linear(q, np.asarray(scale).ravel()[:1], first, format=str(how.get("format", "int8")))
+    return narrow.dequantize_linear(q, np.asarray(scale).ravel()[:1], first, format)
 
 
-def bias_of_ieee(q: Array, scale: Array, zero_point: Array | None = None, **how: object) -> Array:
+def bias_of_ieee(
+    q: Array, scale: Array, zero_point: Array | None = None, format: str = "int8", block: tuple[int, ...] = ()
+) -> Array:
     """The exponent is biased by one more, as in the formats without infinities and negative zero."""
-    return narrow.dequantize_linear(q, scale, zero_point, **how) / 2  # type: ignore[arg-type]
+    return narrow.dequantize_linear(q, scale, zero_point, format, block) / 2
 
 
-def ties_away(x: Array, scale: Array, zero_point: Array | None = None, **how: object) -> Array:
+def ties_away(
+    x: Array, scale: Array, zero_point: Array | None = None, format: str = "int8", block: tuple[int, ...] = ()
+) -> Array:
     """Ties go away from zero."""
     beyond = np.asarray(x, np.float64) * (1 + 1e-6)
-    return narrow.quantize_linear(beyond, scale, zero_point, **how)  # type: ignore[arg-type]
+    return narrow.quantize_linear(beyond, scale, zero_point, format, block)
 
 
-def wraps_around(x: Array, scale: Array, zero_point: Array | None = None, **how: object) -> Array:
+def wraps_around(
+    x: Array, scale: Array, zero_point: Array | None = None, format: str = "int8", block: tuple[int, ...] = ()
+) -> Array:
     """What is too large keeps its lowest bits."""
     whole = np.rint(np.nan_to_num(x / np.where(scale == 0, 1, scale), posinf=0, neginf=0)).astype(np.int64)
     return whole + (0 if zero_point is None else zero_point)
@@ -53,11 +64,12 @@ def blocks_of_half(x: Array, format: str = "int8", block: tuple[int, int] | None
     return q, scale[:, ::2]
 
 
-def halves_swapped(packed: Array, scale: Array, *rest: Array, **how: int) -> Array:
+def halves_swapped(packed: Array, scale: Array, tensor: Array | None = None, run: int = 1) -> Array:
     """The first number of a byte is its high half."""
     swapped = (packed.astype(np.int64) & 15) << 4 | packed.astype(np.int64) >> 4
-    read = narrow.dequantize_nvfp4 if rest or "tensor" in how else narrow.dequantize_mxfp4
-    return read(swapped, scale, *rest, **how)
+    if tensor is None:
+        return narrow.dequantize_mxfp4(swapped, scale, run)
+    return narrow.dequantize_nvfp4(swapped, scale, tensor, run)
 
 
 def tensor_scale_forgotten(packed: Array, scale: Array, tensor: Array, run: int = 1) -> Array:
@@ -77,6 +89,6 @@ def scale_not_rounded(x: Array, run: int = 1) -> tuple[Array, Array, Array]:
     rows = []
     for row in x:
         steps = [max(abs(row[at : at + 16])) / 6 or 1.0 for at in range(0, len(row), 16)]
-        codes = [narrow.nearest(value / steps[i // 16], "e2m1") for i, value in enumerate(row)]
-        rows.append(narrow.pack(codes, run))
+        codes = [bits.nearest(value / steps[i // 16], "e2m1") for i, value in enumerate(row)]
+        rows.append(bits.pack(codes, run))
     return np.array(rows), scale, tensor

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from golden.derive import writers
+from golden import bits
 from golden.values import Array
 
 __all__ = ["codes_cut_off", "nibbles_side_by_side", "no_search", "scale_rounded_first", "smallest_for_largest"]
@@ -10,33 +10,33 @@ __all__ = ["codes_cut_off", "nibbles_side_by_side", "no_search", "scale_rounded_
 
 def codes_cut_off(w: Array, format: str) -> Array:
     """Codes are cut off, not rounded."""
-    return writers.rows_of_blocks(
-        w, 32, lambda part: writers.bytes_of_32(*writers.codes_of_32(part, format, half=0.0), format)
+    return bits.rows_of_blocks(
+        w, 32, lambda part: bits.bytes_of_32(*bits.codes_of_32(part, format, half=0.0), format)
     )
 
 
 def scale_rounded_first(w: Array, format: str) -> Array:
     """Codes are taken with the scale as float16 has it, where the format takes them before."""
-    return writers.rows_of_blocks(
-        w, 32, lambda part: writers.bytes_of_32(*writers.codes_of_32(part, format, rounded_scale=True), format)
+    return bits.rows_of_blocks(
+        w, 32, lambda part: bits.bytes_of_32(*bits.codes_of_32(part, format, rounded_scale=True), format)
     )
 
 
 def nibbles_side_by_side(w: Array, format: str) -> Array:
     """Neighbours share a byte, where elements i and i + 16 do."""
-    return writers.rows_of_blocks(
-        w, 32, lambda part: writers.bytes_of_32(*writers.codes_of_32(part, format), format, apart=1)
+    return bits.rows_of_blocks(
+        w, 32, lambda part: bits.bytes_of_32(*bits.codes_of_32(part, format), format, apart=1)
     )
 
 
 def smallest_for_largest(w: Array, format: str) -> Array:
     """The scale is that of a magnitude, where the format has the sign of the largest weight in it."""
-    write = writers.codes_of_32
-    return writers.rows_of_blocks(
-        w, 32, lambda part: writers.bytes_of_32(*write(np.append(part[:-1], -abs(part).max()), format), format)
+    write = bits.codes_of_32
+    return bits.rows_of_blocks(
+        w, 32, lambda part: bits.bytes_of_32(*write(np.append(part[:-1], -abs(part).max()), format), format)
     )
 
 
 def no_search(w: Array, format: str) -> Array:
     """The scales of groups are those of their ends, not those of the least error."""
-    return writers.rows_of_blocks(w, 256, lambda part: writers.by_ends(part, format))
+    return bits.rows_of_blocks(w, 256, lambda part: bits.by_ends(part, format))

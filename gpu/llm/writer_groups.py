@@ -112,6 +112,30 @@ def _recode(format: str) -> Any:
     return recode
 
 
+@cache
+def _stage(format: str, dtype: str) -> Any:
+    """Return the function that has a warp read its weights into shared memory, a word apart from group to group.
+
+    What is not finite is NaN there, so that it shows in every scale, and no 0 has a sign.
+    """
+    from numba import float32, uint64
+
+    from gpu.warp import lane
+
+    size, wide, plus = GROUPS[format][0], read(dtype), add()
+
+    @device_function
+    def stage(values, x, first):
+        i = lane()
+        while i < uint64(32 * size):
+            value = wide(x[first + i]) if first + i < uint64(x.size) else float32(0)
+            value = plus(value, float32(0)) if abs(value) < float32(math.inf) else float32(math.nan)
+            values[i // uint64(size) * uint64(size + 1) + i % uint64(size)] = value
+            i += uint64(32)
+
+    return stage
+
+
 @host
 @cache
 def quantize_groups_kernel(format: str, dtype: str) -> Kernel:
@@ -120,7 +144,7 @@ def quantize_groups_kernel(format: str, dtype: str) -> Kernel:
 
     from gpu.warp import block, lane, warp
 
-    (size, _, _), bytes, wide, mul, plus = GROUPS[format], FORMATS[format].bytes, read(dtype), multiply(), add()
+    (size, _, _), bytes, mul, stage = GROUPS[format], FORMATS[format].bytes, multiply(), _stage(format, dtype)
     groups, each, has_m, stored, loaded = 256 // size, size // 8, format in _LINES, write("float16"), read("float16")
     search, whole, recode, put = _search(format), _whole(format), _recode(format), pack(format)
     put_d, put_m, apart = half(start(format, "d")), half(start(format, "m" if has_m else "d")), size + 1
@@ -132,13 +156,8 @@ def quantize_groups_kernel(format: str, dtype: str) -> Kernel:
         parts, numbers = cuda.shared.array((twice, 32), float32), cuda.shared.array((twice, 32), int32)
         values, codes, ds, ms = held[warp()], found[warp()], parts[warp()], parts[warp() + uint64(WARPS)]
         scales, minima = numbers[warp()], numbers[warp() + uint64(WARPS)]
-        index, i = (block() * uint64(WARPS) + warp()) * uint64(each), lane()
-        while i < uint64(32 * size):
-            at = index * uint64(256) + i
-            value = wide(x[at]) if at < uint64(x.size) else float32(0)
-            value = plus(value, float32(0)) if abs(value) < float32(math.inf) else float32(math.nan)
-            values[i // uint64(size) * uint64(apart) + i % uint64(size)] = value
-            i += uint64(32)
+        index = (block() * uint64(WARPS) + warp()) * uint64(each)
+        stage(values, x, index * uint64(256))
         cuda.syncwarp()
         at, codes_at, group = lane() * uint64(apart), lane() * uint64(size), lane() // uint64(groups) * uint64(groups)
         d, m = search(values, codes, at, codes_at)
