@@ -31,16 +31,15 @@ def cross_entropy_kernel(dtype: str) -> Kernel:
             largest = cuda.libdevice.fmaxf(largest, wide(logits[row, v]))
             v += threads()
         largest = block_max(largest)
-        shift = float32(0) if math.isinf(largest) else largest
         total, v = float32(0), thread()
         while v < V:
-            total += math.exp(wide(logits[row, v]) - shift)
+            total += math.exp(wide(logits[row, v]) - largest)
             v += threads()
         total = block_sum(total)
         if thread() == uint64(0):
             loss = float32(0)
             if targets[row] >= int32(0):
-                loss = math.log(total) + shift - wide(logits[row, uint64(targets[row])])
+                loss = math.log(total) - (wide(logits[row, uint64(targets[row])]) - largest)
             out[row] = narrow(loss)
 
     return cross_entropy
