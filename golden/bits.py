@@ -4,15 +4,18 @@ import math
 import struct
 from collections.abc import Callable
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 
 from golden.values import Array
 
 __all__ = [
-    "FLOATS", "INTEGERS", "by_ends", "bytes_of_32", "codes_of_32", "largest", "nearest", "numbers", "pack",
-    "rows_of_blocks", "unpack",
+    "FLOATS", "INTEGERS", "SIGNED", "TOPS", "Search", "bytes_of_256", "bytes_of_32", "codes_of_32", "largest",
+    "nearest", "numbers", "pack", "rows_of_blocks", "unpack",
 ]  # fmt: skip
+
+Search: TypeAlias = Callable[[Array, str], tuple[np.float32, np.float32, list[int]]]
 
 FLOATS = {"e4m3": (4, 3), "e5m2": (5, 2), "e2m1": (2, 1)}
 INTEGERS = {
@@ -21,7 +24,8 @@ INTEGERS = {
 }  # fmt: skip
 _LARGEST = {"q4_0": 8, "q4_1": 15, "q5_0": 16, "q5_1": 31, "q8_0": 127}
 _BYTES = {"q2_k": 84, "q3_k": 110, "q4_k": 144, "q5_k": 176, "q6_k": 210}
-_TOPS = {"q2_k": (16, 3, 15), "q3_k": (16, 4, 32), "q4_k": (32, 15, 63), "q5_k": (32, 31, 63), "q6_k": (16, 32, 128)}
+TOPS = {"q2_k": (16, 3, 15), "q3_k": (16, 4, 32), "q4_k": (32, 15, 63), "q5_k": (32, 31, 63), "q6_k": (16, 32, 128)}
+SIGNED = ("q3_k", "q6_k")
 _D_AT = {"q2_k": 80, "q3_k": 108, "q4_k": 0, "q5_k": 0, "q6_k": 208}
 
 
@@ -159,25 +163,45 @@ def _put(block: bytearray, fields: list[tuple[int, int, int]], number: int) -> N
         number >>= bits
 
 
-def by_ends(w: Array, format: str) -> bytes:
-    """Write a block of 256 whose groups have the scales of their ends: no search."""
-    size, most, top = _TOPS[format]
-    groups, block, signed = w.reshape(-1, size), bytearray(_BYTES[format]), format in ("q3_k", "q6_k")
-    m = np.zeros(len(groups)) if signed else np.minimum(groups.min(1), 0)
-    peaks = np.array([max(group, key=abs) for group in groups])
-    d = peaks / -most if signed else (groups.max(1) - m) / most
-    whole = max(d, key=abs) / (-top if signed else top) or 1.0
-    least = max(-m) / top or 1.0
+def _whole(numbers_: list[np.float32], top: int) -> tuple[list[int], np.float32]:
+    """Return scales as whole numbers up to ``top``, and their unit."""
+    largest_, unit = max([np.float32(0), *numbers_]), np.float32(0)
+    ratio = np.float32(top) / largest_ if largest_ >= 2.0**-126 else np.float32(0)
+    unit = largest_ / np.float32(top)
+    return [min(max(int(np.rint(ratio * number)), 0), top) for number in numbers_], unit
+
+
+def _whole_signed(numbers_: list[np.float32], top: int, nothing: int) -> tuple[list[int], np.float32]:
+    """Return scales as whole numbers, that of the largest magnitude the least, and their unit."""
+    peak = max(numbers_, key=abs)
+    if abs(peak) < np.float32(1e-15):
+        return [nothing] * len(numbers_), np.float32(0)
+    ratio = np.float32(-top) / peak
+    return [min(max(int(np.rint(ratio * number)), -top), top - 1) for number in numbers_], np.float32(1) / ratio
+
+
+def bytes_of_256(w: Array, format: str, search: Search) -> bytes:
+    """Return a block: ``search`` gives scale, minimum and codes of a group; then scales are rounded, and codes anew."""
+    size, most, top = TOPS[format]
+    groups, block, is_signed = w.astype(np.float32).reshape(-1, size), bytearray(_BYTES[format]), format in SIGNED
+    found = [search(group, format) for group in groups]
+    scales, minima = [d for d, _, _ in found], [-m for _, m, _ in found]
+    if is_signed:
+        whole, unit = _whole_signed(scales, top, -32 if format == "q3_k" else 0)
+        least, unit_m = [0] * len(groups), np.float32(0)
+    else:
+        (whole, unit), (least, unit_m) = _whole(scales, top), _whole(minima, top)
+    stored, stored_m = np.float32(np.float16(unit)), np.float32(np.float16(unit_m))
     for g, group in enumerate(groups):
-        scale = min(round(d[g] / whole), top - signed)
-        numbers = [scale + (32 if format == "q3_k" else 0), round(-m[g] / least)]
-        for fields, number in zip(_scale_fields(format, g), numbers, strict=False):
+        step, offset = stored * np.float32(whole[g]), stored_m * np.float32(least[g])
+        numbers_ = [whole[g] + (32 if format == "q3_k" else 0), least[g]]
+        for fields, number in zip(_scale_fields(format, g), numbers_, strict=False):
             _put(block, fields, number)
         for i, value in enumerate(group):
-            code = round((value + (0 if signed else numbers[1] * least)) / (scale * whole)) if scale else 0
-            code = min(max(code, -most), most - 1) + most if signed else min(max(code, 0), most)
+            code = int(np.rint((value + offset) / step)) if step else found[g][2][i]
+            code = min(max(code, -most), most - 1) + most if is_signed else min(max(code, 0), most)
             _put(block, _fields(format, size * g + i), code)
-    block[_D_AT[format] : _D_AT[format] + 2] = _half(float(whole))
-    if not signed:
-        block[_D_AT[format] + 2 : _D_AT[format] + 4] = _half(float(least))
+    block[_D_AT[format] : _D_AT[format] + 2] = _half(float(unit))
+    if not is_signed:
+        block[_D_AT[format] + 2 : _D_AT[format] + 4] = _half(float(unit_m))
     return bytes(block)

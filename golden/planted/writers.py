@@ -39,4 +39,12 @@ def smallest_for_largest(w: Array, format: str) -> Array:
 
 def no_search(w: Array, format: str) -> Array:
     """The scales of groups are those of their ends, not those of the least error."""
-    return bits.rows_of_blocks(w, 256, lambda part: bits.by_ends(part, format))
+    return bits.rows_of_blocks(w, 256, lambda part: bits.bytes_of_256(part, format, _ends))
+
+
+def _ends(group: Array, format: str) -> tuple[np.float32, np.float32, list[int]]:
+    most = bits.TOPS[format][1]
+    if format in bits.SIGNED:
+        return max(group, key=abs) / np.float32(-most), np.float32(0), [0] * len(group)
+    m = min(np.float32(0), min(group))
+    return (max(group) - m) / np.float32(most), m, [0] * len(group)
