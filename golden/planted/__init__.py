@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from golden.case import Case
+from golden.planted.corners import OPS, without_last
 from golden.values import dtype_named
 
 __all__ = ["PLANTED", "as_operation"]
 
-_MODULES = {
-    found.name: importlib.import_module(f"golden.planted.{found.name}") for found in pkgutil.iter_modules(__path__)
-}
+_ROOMS = sorted({found.name for found in pkgutil.iter_modules(__path__)} - {"corners"})
+_MODULES = {room: importlib.import_module(f"golden.planted.{room}") for room in _ROOMS}
 
 PLANTED: Mapping[str, Callable[..., Any]] = {
     f"{room}.{name}": getattr(module, name) for room, module in _MODULES.items() for name in module.__all__
-}
+} | {f"corners.last_of_{op}_unwritten": without_last(op) for op in OPS}
 """Every planted fault by its name, ``room.fault``."""
 
 

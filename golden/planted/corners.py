@@ -11,16 +11,19 @@ import numpy as np
 from golden.derive import DERIVATIONS
 from golden.values import Array
 
-_OPS = (
-    "cache_append", "dequantize", "draw", "embedding", "frequency_penalty", "gated_mlp", "geglu", "gelu_erf",
+__all__ = ["OPS", "without_last"]
+
+OPS = (
+    "dequantize", "draw", "embedding", "frequency_penalty", "gated_mlp", "geglu", "gelu_erf",
     "gelu_quick", "gelu_tanh", "greedy", "learned_position", "linear_int8", "log_softmax", "logit_bias", "logsumexp",
     "min_p", "mlp", "philox", "presence_penalty", "quantize_int8", "relu", "repetition_penalty", "rms_norm", "rope",
     "silu", "softmax", "swiglu", "temperature", "top_k", "top_p",
 )  # fmt: skip
-__all__ = [f"last_of_{op}_unwritten" for op in _OPS]
 
 
-def _without_last(op: str) -> Callable[..., Any]:
+def without_last(op: str) -> Callable[..., Any]:
+    """Return the derivation of an operation, its last number spoiled."""
+
     def unwritten(**arguments: Any) -> Any:
         result = DERIVATIONS[op](**{name: _wide(value) for name, value in arguments.items()})
         return tuple(map(_spoiled, result)) if isinstance(result, tuple) else _spoiled(result)
@@ -37,6 +40,3 @@ def _spoiled(result: Any) -> Array:
     spoiled = np.array(result)
     spoiled.flat[-1] = 3 if spoiled.flat[-1] != 3 else 4
     return spoiled
-
-
-globals().update({f"last_of_{op}_unwritten": _without_last(op) for op in _OPS})
