@@ -51,6 +51,7 @@ CONTENTS = (
     ("bottleneck.roofline", "what a device can do at most; memory or arithmetic bounds"),
     ("bottleneck.cost", "operations and bytes of every operation, by its sizes"),
     ("bottleneck.serving", "parameters, memory and least times of a model on a device"),
+    ("efficient.expert_load", "how evenly a router uses its experts"),
     ("efficient.flash", "attention tile by tile, with a running softmax"),
     ("efficient.allocator", "which blocks of a paged cache are held, and by how many"),
     ("efficient.prefix_sharing", "blocks found by their tokens, and copied before they are written"),

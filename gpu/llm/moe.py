@@ -161,8 +161,7 @@ def _mixture(
     w_gate, w_up, *_ = stacks
     _check_experts(w_gate, w_up, settings["activation"])
     fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(w_gate))
-    told = f"{len(x)} tokens have ids in 0..{len(w_gate) - 1} and weights, got {ids.dtype} {ids.shape}, {weights.shape}"
-    require(fits, "C3", told)
+    require(fits, "C3", f"{len(x)} tokens have ids in 0..{len(w_gate) - 1}, weights: {ids.shape}, {weights.shape}")
     y = device.empty(x.shape, x.dtype)
     there = (None if stack is None else device.array(stack) for stack in stacks)
     into(y, device.array(x), device.array(ids, np.int32), device.array(weights), *there, **settings)

@@ -10,6 +10,7 @@ from gpu.llm.router_kernels import WARPS, choose, close_groups, look_up
 from gpu.number import named
 from gpu.registry import Variant
 from refimpl.contract import Array, Float, Int, kernel, op, require, within
+from refimpl.llm.router import Routed
 
 __all__ = [
     "VARIANTS", "hash_route", "hash_route_into", "sigmoid_group_top_k", "sigmoid_group_top_k_into", "softmax_top_k",
@@ -21,9 +22,7 @@ _THREADS = 128
 
 
 @op
-def softmax_top_k(
-    logits: Float[Array, "T E"], k: int, *, renormalise: bool = True
-) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+def softmax_top_k(logits: Float[Array, "T E"], k: int, *, renormalise: bool = True) -> Routed:
     """One warp a token, eight a block; the sum over all experts only where it is asked for."""
     ids, weights = _empty(logits, k)
     softmax_top_k_into(ids, weights, device.array(logits), renormalise=renormalise)
@@ -39,7 +38,7 @@ def softmax_top_k_into(
 
 
 @op
-def top_k_softmax(logits: Float[Array, "T E"], k: int) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+def top_k_softmax(logits: Float[Array, "T E"], k: int) -> Routed:
     """As softmax_top_k, renormalised: the same kernel."""
     ids, weights = _empty(logits, k)
     top_k_softmax_into(ids, weights, device.array(logits))
@@ -56,12 +55,12 @@ def top_k_softmax_into(ids: Int[Array, "T A"], weights: Float[Array, "T A"], log
 def sigmoid_group_top_k(
     logits: Float[Array, "T E"], k: int, bias: Float[Array, " E"] | None = None, *, groups: int = 1,
     top_groups: int = 1, scale: float = 1.0, renormalise: bool = True,
-) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+) -> Routed:
     """Two launches: a warp a token with a group a lane, and a warp a token with an expert a lane."""
     ids, weights = _empty(logits, k)
-    E, fits = logits.shape[1], groups >= 1 and logits.shape[1] % groups == 0 and 1 <= top_groups <= groups
-    told = f"{groups} groups of {E} experts, the best {top_groups} for {k}"
-    require(fits and k <= top_groups * (E // groups), "C3", told)
+    E, width = logits.shape[1], logits.shape[1] // max(groups, 1)
+    fits = groups * width == E and 1 <= top_groups <= groups and k <= top_groups * width
+    require(fits, "C3", f"{groups} groups of {E} experts, the best {top_groups} for {k}")
     settings = {"groups": groups, "top_groups": top_groups, "scale": scale, "renormalise": renormalise}
     sigmoid_group_top_k_into(ids, weights, device.array(logits), _bias(logits, bias), **settings)
     return ids, weights
@@ -86,7 +85,7 @@ def sigmoid_group_top_k_into(
 @op
 def sqrt_softplus_top_k(
     logits: Float[Array, "T E"], k: int, bias: Float[Array, " E"] | None = None, *, scale: float = 1.0
-) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+) -> Routed:
     """One warp a token, eight a block; a score is computed anew in every pass."""
     ids, weights = _empty(logits, k)
     sqrt_softplus_top_k_into(ids, weights, device.array(logits), _bias(logits, bias), scale=scale)
@@ -105,13 +104,12 @@ def sqrt_softplus_top_k_into(
 @op
 def hash_route(
     logits: Float[Array, "T E"], token_ids: Int[Array, " T"], table: Int[Array, "V A"], *, scale: float = 1.0
-) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+) -> Routed:
     """One thread a token. Ids and table are checked on the host."""
-    fits = logits.ndim == table.ndim == 2 and token_ids.shape == logits.shape[:1]
-    require(fits, "C1", f"logits, ids and table of shapes {logits.shape}, {token_ids.shape}, {table.shape}")
+    shapes = logits.shape, token_ids.shape, table.shape
+    require(logits.ndim == table.ndim == 2 and shapes[1] == shapes[0][:1], "C1", f"logits, ids, table: shapes {shapes}")
     require(within(token_ids, len(table)), "C2", f"token ids are integers in 0..{len(table) - 1}")
-    E = logits.shape[1]
-    require(within(table, E), "C3", f"the table holds integers in 0..{E - 1}")
+    require(within(table, logits.shape[1]), "C3", f"the table holds integers in 0..{logits.shape[1] - 1}")
     ids, weights = (device.empty((len(logits), table.shape[1]), dtype) for dtype in (np.int32, np.float32))
     rows = device.array(token_ids, np.int32), device.array(table, np.int32)
     hash_route_into(ids, weights, device.array(logits), *rows, scale=scale)
@@ -129,7 +127,7 @@ def hash_route_into(
 
 
 @op
-def top_k_sigmoid(logits: Float[Array, "T E"], k: int) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+def top_k_sigmoid(logits: Float[Array, "T E"], k: int) -> Routed:
     """One warp a token, eight a block."""
     ids, weights = _empty(logits, k)
     top_k_sigmoid_into(ids, weights, device.array(logits))

@@ -14,9 +14,7 @@ __all__ = ["expert_permutation", "grouped_linear", "indexed_linear"]
 
 
 @op
-def expert_permutation(
-    ids: Int[Array, "T A"], num_experts: int
-) -> tuple[Int[Array, " choices"], Int[Array, " bounds"]]:
+def expert_permutation(ids: Int[Array, "T A"], num_experts: int) -> tuple[Int[Array, " rows"], Int[Array, " bounds"]]:
     """Sort the choices by expert, so that each expert's tokens lie together.
 
     Math: order = the choices c by (ids[c], c); expert e has the rows offsets[e] to offsets[e + 1] - 1 of it.
@@ -55,13 +53,11 @@ def grouped_linear(
     array([[1., 1., 5.]])
     """
     _check_stack(x, w, b)
-    steps = np.diff(offsets, prepend=0, append=len(x))
-    fits = offsets.shape == (len(w) + 1,) and offsets.dtype.kind in "iu"
-    rises = bool((steps >= 0).all() and steps[0] == steps[-1] == 0)
-    require(fits and rises, "C2", f"offsets never fall, from 0 to {len(x)} in {len(w)} steps, got {offsets}")
-    biases = [None] * len(w) if b is None else b
-    groups = [slice(first, last) for first, last in pairwise(offsets)]
-    return np.concatenate([linear(x[group], w[e], biases[e]) for e, group in enumerate(groups)])
+    fits = offsets.shape == (len(w) + 1,) and within(offsets, len(x) + 1) and bool((offsets[1:] >= offsets[:-1]).all())
+    fits = fits and (offsets[0], offsets[-1]) == (0, len(x))
+    require(fits, "C2", f"offsets never fall, from 0 to {len(x)} in {len(w)} steps, got {offsets}")
+    groups, biases = pairwise(offsets), [None] * len(w) if b is None else b
+    return np.concatenate([linear(x[first:last], w[e], biases[e]) for e, (first, last) in enumerate(groups)])
 
 
 @op

@@ -5,23 +5,19 @@ product; ``indexed_moe`` (decode) reads for each token only what its own experts
 gives, and give the same.
 """
 
-from collections.abc import Callable
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from refimpl.basics.activation import sigmoid
 from refimpl.basics.gated import geglu, swiglu, swiglu_clamped
-from refimpl.basics.linear import linear
 from refimpl.contract import Array, Float, Int, op, require, widen, within
 from refimpl.llm.experts import expert_permutation, grouped_linear, indexed_linear
 from refimpl.llm.mlp import gated_mlp
 
 __all__ = ["add_shared_expert", "grouped_moe", "indexed_moe", "moe"]
 
-_GATED: MappingProxyType[str, Callable[[Array, Array], Array]] = MappingProxyType(
-    {"gelu_tanh": geglu, "silu": swiglu, "swiglu_clamped": swiglu_clamped}
-)
+_GATED: Mapping[str, Callable[..., Array]] = {"gelu_tanh": geglu, "silu": swiglu, "swiglu_clamped": swiglu_clamped}
 
 
 @op
@@ -50,7 +46,7 @@ def moe(
     """
     rows = _rows(x, ids, weights, w_gate, w_up, activation, weight_inputs)
     stacks = (w_gate, w_up, w_down, b_gate, b_up, b_down)
-    experts = [[None if stack is None else stack[e] for stack in stacks] for e in range(len(w_gate))]
+    experts = ([None if stack is None else stack[e] for stack in stacks] for e in range(len(w_gate)))
     every = np.array([gated_mlp(rows, *expert, activation=activation) for expert in experts])
     return _mixed(every[ids.reshape(-1), np.arange(len(rows))], weights, weight_inputs, x)
 
@@ -81,12 +77,9 @@ def grouped_moe(
     """
     rows = _rows(x, ids, weights, w_gate, w_up, activation, weight_inputs)
     order, offsets = expert_permutation(ids, len(w_gate))
-    gate = grouped_linear(rows[order], w_gate, offsets, b_gate)
-    up = grouped_linear(rows[order], w_up, offsets, b_up)
+    gate, up = (grouped_linear(rows[order], w, offsets, b) for w, b in ((w_gate, b_gate), (w_up, b_up)))
     down = grouped_linear(_GATED[activation](gate, up), w_down, offsets, b_down)
-    back = np.empty_like(down)
-    back[order] = down
-    return _mixed(back, weights, weight_inputs, x)
+    return _mixed(down[np.argsort(order)], weights, weight_inputs, x)
 
 
 @op
@@ -113,8 +106,8 @@ def indexed_moe(
     True
     """
     rows, each = _rows(x, ids, weights, w_gate, w_up, activation, weight_inputs), ids.reshape(-1, 1)
-    gate, up = indexed_linear(rows, w_gate, each, b_gate), indexed_linear(rows, w_up, each, b_up)
-    down = indexed_linear(_GATED[activation](gate, up)[:, 0], w_down, each, b_down)
+    gate, up = (indexed_linear(rows, w, each, b)[:, 0] for w, b in ((w_gate, b_gate), (w_up, b_up)))
+    down = indexed_linear(_GATED[activation](gate, up), w_down, each, b_down)
     return _mixed(down[:, 0], weights, weight_inputs, x)
 
 
@@ -141,9 +134,9 @@ def add_shared_expert(
     _check_experts(w_gate, w_up, activation)
     fits = y.shape == x.shape and (w_share is None or w_share.shape == (1, *x.shape[1:]))
     require(fits, "C3", f"y has shape {y.shape}, x {x.shape}, w_share {w_share is not None and w_share.shape}")
+    share = 1.0 if w_share is None else sigmoid(widen(x) @ widen(w_share).T)
     shared = gated_mlp(widen(x), w_gate, w_up, w_down, activation=activation)
-    shared = shared if w_share is None else sigmoid(linear(widen(x), w_share)) * shared
-    return (widen(y) + shared).astype(y.dtype, copy=False)
+    return (widen(y) + share * shared).astype(y.dtype, copy=False)
 
 
 def _check_experts(w_gate: Array, w_up: Array, activation: str) -> None:
@@ -151,19 +144,16 @@ def _check_experts(w_gate: Array, w_up: Array, activation: str) -> None:
     require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
 
 
-def _rows(
-    x: Array, ids: Array, weights: Array, w_gate: Array, w_up: Array, activation: str, weight_inputs: bool
-) -> Array:
+def _rows(x: Array, ids: Array, weights: Array, w_gate: Array, w_up: Array, activation: str, weighed: bool) -> Array:
     """Return what the expert of each choice reads."""
     _check_experts(w_gate, w_up, activation)
     fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(w_gate))
-    told = f"{len(x)} tokens have ids in 0..{len(w_gate) - 1} and weights, got {ids.dtype} {ids.shape}, {weights.shape}"
-    require(fits, "C3", told)
+    require(fits, "C3", f"{len(x)} tokens have ids in 0..{len(w_gate) - 1}, weights: {ids.shape}, {weights.shape}")
     rows = np.repeat(widen(x), ids.shape[1], axis=0)
-    return rows * widen(weights).reshape(-1, 1) if weight_inputs else rows
+    return rows * widen(weights).reshape(-1, 1) if weighed else rows
 
 
-def _mixed(rows: Array, weights: Array, weight_inputs: bool, x: Array) -> Array:
+def _mixed(rows: Array, weights: Array, weighed: bool, x: Array) -> Array:
     """Sum what the experts of each token gave."""
     parts = rows.reshape(*weights.shape, rows.shape[1])
-    return (parts if weight_inputs else parts * widen(weights)[:, :, None]).sum(1).astype(x.dtype, copy=False)
+    return (parts if weighed else parts * widen(weights)[:, :, None]).sum(1).astype(x.dtype, copy=False)

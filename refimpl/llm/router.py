@@ -5,23 +5,23 @@ lower index, NaN before all others (as in PyTorch). Ids come in the order of the
 float32, or float64 for float64 logits: a router does not round to 16 bits what it compares.
 """
 
+from typing import TypeAlias
+
 import numpy as np
 
 from refimpl.basics.activation import sigmoid, softmax, softplus
-from refimpl.contract import Array, Float, Int, host, op, require, widen, within
+from refimpl.contract import Array, Float, Int, op, require, widen, within
 
 __all__ = [
-    "balance_loss", "expert_load", "hash_route", "load_imbalance", "sigmoid_group_top_k", "softmax_top_k",
-    "sqrt_softplus_top_k", "top_k_sigmoid", "top_k_softmax",
+    "Routed", "hash_route", "sigmoid_group_top_k", "softmax_top_k", "sqrt_softplus_top_k", "top_k_sigmoid",
+    "top_k_softmax",
 ]  # fmt: skip
 
-_LEAST = 1e-20  # what keeps a sum of scores off 0 where all underflow
+Routed: TypeAlias = tuple[Int[Array, "T A"], Float[Array, "T A"]]  # the experts of each token, and their weights
 
 
 @op
-def softmax_top_k(
-    logits: Float[Array, "T E"], k: int, *, renormalise: bool = True
-) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+def softmax_top_k(logits: Float[Array, "T E"], k: int, *, renormalise: bool = True) -> Routed:
     """Choose the k likeliest experts (Mixtral, Qwen3-MoE; Qwen2-MoE without renormalisation).
 
     Math: p = softmax(l); ids = the k largest; w_a = p[ids_a], divided by their sum if ``renormalise``.
@@ -36,13 +36,13 @@ def softmax_top_k(
     >>> softmax_top_k(np.log([[0.1, 0.6, 0.3]]), 2, renormalise=False)[1].round(3)
     array([[0.6, 0.3]])
     """
-    ids, wide = _choose(_checked(logits, k), k), widen(logits)
-    weights = np.take_along_axis(softmax(wide), ids, 1)
+    ids = _choose(_checked(logits, k), k)
+    weights = np.take_along_axis(softmax(widen(logits)), ids, 1)
     return ids, weights / weights.sum(1, keepdims=True) if renormalise else weights
 
 
 @op
-def top_k_softmax(logits: Float[Array, "T E"], k: int) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+def top_k_softmax(logits: Float[Array, "T E"], k: int) -> Routed:
     """Choose the k largest logits, and take the softmax of these (gpt-oss, Mixtral's paper).
 
     Math: ids = the k largest; w = softmax(l[ids]): what softmax_top_k renormalises to.
@@ -55,16 +55,15 @@ def top_k_softmax(logits: Float[Array, "T E"], k: int) -> tuple[Int[Array, "T A"
     >>> top_k_softmax(np.log([[0.1, 0.6, 0.3]]), 2)[1].round(3)
     array([[0.667, 0.333]])
     """
-    wide = _checked(logits, k)
-    ids = _choose(wide, k)
-    return ids, softmax(np.take_along_axis(wide, ids, 1))
+    ids = _choose(_checked(logits, k), k)
+    return ids, softmax(np.take_along_axis(widen(logits), ids, 1))
 
 
 @op
 def sigmoid_group_top_k(
     logits: Float[Array, "T E"], k: int, bias: Float[Array, " E"] | None = None, *, groups: int = 1,
     top_groups: int = 1, scale: float = 1.0, renormalise: bool = True,
-) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+) -> Routed:
     """Choose experts from the best groups, by sigmoid scores and a bias that only chooses (DeepSeek-V3).
 
     Math: s = sigmoid(l); c = s + bias; a group's score is the sum of its two largest c; c = -inf outside the best
@@ -82,21 +81,20 @@ def sigmoid_group_top_k(
     (array([[2, 3]], dtype=int32), array([[1.25, 1.25]]))
     """
     scores = sigmoid(_checked(logits, k))
-    (T, E), fits = scores.shape, groups >= 1 and scores.shape[1] % groups == 0 and 1 <= top_groups <= groups
-    told = f"{groups} groups of {E} experts, the best {top_groups} for {k}"
-    require(fits and k <= top_groups * (E // groups), "C3", told)
-    chosen_by = _biased(scores, bias).reshape(T, groups, E // groups)
+    (T, E), width = scores.shape, scores.shape[1] // max(groups, 1)
+    fits = groups * width == E and 1 <= top_groups <= groups and k <= top_groups * width
+    require(fits, "C3", f"{groups} groups of {E} experts, the best {top_groups} for {k}")
+    chosen_by = _biased(scores, bias).reshape(T, groups, width)
     best = _choose(np.sort(chosen_by, 2)[:, :, -2:].sum(2), top_groups)
-    is_closed = np.ones((T, groups), bool)
-    np.put_along_axis(is_closed, best, False, 1)
-    ids = _choose(np.where(is_closed[:, :, None], -np.inf, chosen_by).reshape(T, E), k)
+    is_open = (best[:, None] == np.arange(groups)[:, None]).any(2, keepdims=True)
+    ids = _choose(np.where(is_open, chosen_by, -np.inf).reshape(T, E), k)
     return ids, _weights(scores, ids, scale, renormalise)
 
 
 @op
 def sqrt_softplus_top_k(
     logits: Float[Array, "T E"], k: int, bias: Float[Array, " E"] | None = None, *, scale: float = 1.0
-) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+) -> Routed:
     """Choose experts by roots of softplus and a bias that only chooses (DeepSeek-V4).
 
     Math: s = sqrt(softplus(l)); ids = the k largest s + bias; w_a = scale s[ids_a] / (sum_a s[ids_a] + 1e-20).
@@ -118,7 +116,7 @@ def sqrt_softplus_top_k(
 @op
 def hash_route(
     logits: Float[Array, "T E"], token_ids: Int[Array, " T"], table: Int[Array, "V A"], *, scale: float = 1.0
-) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+) -> Routed:
     """Look the experts of a token up by its id; only their weights are learned (first layers of DeepSeek-V4).
 
     Math: ids = table[token_ids]; s = sqrt(softplus(l)); w_a = scale s[ids_a] / (sum_a s[ids_a] + 1e-20).
@@ -133,17 +131,16 @@ def hash_route(
     >>> hash_route(np.zeros((1, 4)), np.array([1]), np.array([[0, 1], [3, 0]]))
     (array([[3, 0]], dtype=int32), array([[0.5, 0.5]]))
     """
-    fits = logits.ndim == table.ndim == 2 and token_ids.shape == logits.shape[:1]
-    require(fits, "C1", f"logits, ids and table of shapes {logits.shape}, {token_ids.shape}, {table.shape}")
+    shapes = logits.shape, token_ids.shape, table.shape
+    require(logits.ndim == table.ndim == 2 and shapes[1] == shapes[0][:1], "C1", f"logits, ids, table: shapes {shapes}")
     require(within(token_ids, len(table)), "C2", f"token ids are integers in 0..{len(table) - 1}")
-    E = logits.shape[1]
-    require(within(table, E), "C3", f"the table holds integers in 0..{E - 1}")
+    require(within(table, logits.shape[1]), "C3", f"the table holds integers in 0..{logits.shape[1] - 1}")
     ids = table[token_ids].astype(np.int32)
     return ids, _weights(np.sqrt(softplus(widen(logits))), ids, scale)
 
 
 @op
-def top_k_sigmoid(logits: Float[Array, "T E"], k: int) -> tuple[Int[Array, "T A"], Float[Array, "T A"]]:
+def top_k_sigmoid(logits: Float[Array, "T E"], k: int) -> Routed:
     """Choose the k largest logits, each weighed by its own sigmoid (Llama 4, where it multiplies the expert's input).
 
     Math: ids = the k largest; w_a = sigmoid(l[ids_a]).
@@ -156,42 +153,8 @@ def top_k_sigmoid(logits: Float[Array, "T E"], k: int) -> tuple[Int[Array, "T A"
     >>> top_k_sigmoid(np.array([[0.0, 100.0]]), 1)
     (array([[1]], dtype=int32), array([[1.]]))
     """
-    wide = _checked(logits, k)
-    ids = _choose(wide, k)
-    return ids, sigmoid(np.take_along_axis(wide, ids, 1))
-
-
-@host
-def expert_load(ids: Int[Array, "T A"], num_experts: int) -> Int[Array, " E"]:
-    """Count the tokens that each expert gets.
-
-    >>> expert_load(np.array([[0, 2], [2, 1]]), 4)
-    array([1, 1, 2, 0])
-    """
-    return np.bincount(ids.reshape(-1), minlength=num_experts)
-
-
-@host
-def load_imbalance(load: Int[Array, " E"]) -> float:
-    """Return how many times the mean load the largest is: 1 is balance, and the slowest expert sets the pace.
-
-    >>> load_imbalance(np.array([1, 1, 2, 0]))
-    2.0
-    """
-    return float(load.max() / load.mean())
-
-
-@host
-def balance_loss(logits: Float[Array, "T E"], ids: Int[Array, "T A"]) -> float:
-    """Return what training adds to its loss so that experts are used evenly: E sum_e load_e / T mean_t p[t, e].
-
-    Fedus, Zoph, Shazeer, Switch transformers, 2021, equations 4 to 6; A when all are even.
-
-    >>> balance_loss(np.zeros((2, 4)), np.array([[0, 1], [2, 3]]))
-    2.0
-    """
-    T, E = logits.shape
-    return float(E * (expert_load(ids, E) / T * softmax(logits.astype(np.float64)).mean(0)).sum())
+    ids = _choose(_checked(logits, k), k)
+    return ids, sigmoid(np.take_along_axis(widen(logits), ids, 1))
 
 
 def _checked(logits: Array, k: int) -> Array:
@@ -207,12 +170,13 @@ def _choose(scores: Array, k: int) -> Array:
 
 
 def _biased(scores: Array, bias: Array | None) -> Array:
-    fits = bias is None or bias.shape == scores.shape[1:]
-    require(fits, "C2", f"bias has shape {bias is not None and bias.shape}, not {scores.shape[1:]}")
-    return scores if bias is None else scores + widen(bias)
+    bias = np.zeros(scores.shape[1], scores.dtype) if bias is None else widen(bias)
+    require(bias.shape == scores.shape[1:], "C2", f"bias has shape {bias.shape}, not {scores.shape[1:]}")
+    return scores + bias
 
 
 def _weights(scores: Array, ids: Array, scale: float, renormalise: bool = True) -> Array:
+    """Return the scores of the chosen, divided by their sum, which 1e-20 keeps off 0 where all underflow."""
     picked = np.take_along_axis(scores, ids, 1)
-    with np.errstate(invalid="ignore"):  # inf / inf is NaN, as the sum of infinite scores has no shares
-        return scale * (picked / (picked.sum(1, keepdims=True) + _LEAST) if renormalise else picked)
+    with np.errstate(invalid="ignore"):  # infinite scores have no shares: inf / inf is NaN
+        return scale * (picked / (picked.sum(1, keepdims=True) + 1e-20) if renormalise else picked)

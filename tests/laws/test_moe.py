@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from refimpl.basics.linear import linear
 from refimpl.contract import ContractError
+from refimpl.efficient.expert_load import expert_load
 from refimpl.llm.experts import expert_permutation, grouped_linear, indexed_linear
 from refimpl.llm.mlp import gated_mlp
 from refimpl.llm.moe import add_shared_expert, grouped_moe, indexed_moe, moe
-from refimpl.llm.router import expert_load, softmax_top_k
+from refimpl.llm.router import softmax_top_k
 from tests.laws.strategies import DTYPES, assert_near, normal, seeds
 
 MIXTURES = (moe, grouped_moe, indexed_moe)

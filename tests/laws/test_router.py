@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.contract import ContractError
+from refimpl.efficient.expert_load import balance_loss, expert_load, load_imbalance
 from refimpl.llm.router import (
-    balance_loss,
-    expert_load,
     hash_route,
-    load_imbalance,
     sigmoid_group_top_k,
     softmax_top_k,
     sqrt_softplus_top_k,
