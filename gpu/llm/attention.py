@@ -110,7 +110,7 @@ def _attention(dtypes: tuple[str, str, str], head_dim: int, value_dim: int, mask
 
     @numba_kernel(
         held, "float32[:, ::1]", held, held_k, held_v, held_mask, "float32[::1]", *["float32"] * 2, *["uint64"] * 5,
-        name=f"attention[{dtypes[0]}, {head_dim}, mask {mask}]", launch_bounds=THREADS)
+        name=f"attention[{dtypes[0]}, {head_dim}, mask {mask}]", launch_bounds=(THREADS, 4 if value_dim <= 256 else 1))
     def attention(out, lse, q, k, v, mask, sinks, scale, softcap, causal, window, prefix, chunk, tile):
         T, S, head = uint64(q.shape[0]), uint64(k.shape[0]), uint64(cuda.blockIdx.y)
         group = uint64(q.shape[1]) // uint64(k.shape[1])

@@ -58,19 +58,17 @@ def sight() -> Any:
     """
     from numba import uint64
 
-    zero, one = uint64(0), uint64(1)
-
     @device_function
     def seen(t, T, S, rules):
         causal, window, prefix, chunk = rules
-        if causal == zero:
-            return zero, S, zero, zero
-        last = t + S + one
-        last = last - T if last > T else zero
-        begin, reach = (max(last, one) - one) // chunk * chunk, last - min(last, window)
+        if not causal:
+            return uint64(0), S, uint64(0), uint64(0)
+        last = t + S + uint64(1)
+        last = last - T if last > T else uint64(0)
+        begin, reach = (max(last, uint64(1)) - uint64(1)) // chunk * chunk, last - min(last, window)
         if prefix > begin:
             return begin, last, prefix, reach
-        return max(begin, reach), last, zero, zero
+        return max(begin, reach), last, uint64(0), uint64(0)
 
     return seen
 

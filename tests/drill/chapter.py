@@ -114,7 +114,7 @@ CHAPTER: tuple[Fault, ...] = (
         "llm/attention_weights.py",
         "row[2] <= s < row[3] and not row[4] <= s < row[5] else never",
         "row[2] <= s < row[3] else never",
-        "test_attention.py::test_attention",
+        "test_attention.py::test_attention_with_a_prefix",
     ),
     kernel_fault(
         "parts of the gap joined",

@@ -65,6 +65,15 @@ def test_attention(seed, T, S, NK, shape, window, softcap, scale, prefix, chunk,
 
 
 @examples
+@given(seeds, st.sampled_from((1, 17, 33)), st.sampled_from((17, 33, 130)), heads, st.sampled_from((1, 3, 40)),
+       st.sampled_from((1, 2, 20)), st.sampled_from((None, None, 50)), st.booleans())  # fmt: skip
+def test_attention_with_a_prefix(seed, T, S, NK, window, prefix, chunk, sunk):
+    arguments = draw(seed, T, S, NK, ("float32", 64, 64, "none"))
+    arguments |= rules_of(seed, NK[0], window, prefix, chunk, sunk)
+    assert_attention(NUMBA, arguments, terms=4 * (S + 64))
+
+
+@examples
 @given(seeds, lengths, lengths, heads, shapes, st.booleans())
 def test_attention_that_is_not_causal(seed, T, S, NK, shape, sunk):
     arguments = draw(seed, T, S, NK, shape) | rules_of(seed, NK[0], None, 0, None, sunk) | {"causal": False}
