@@ -134,8 +134,7 @@ def quantized_read_into(
 
 def _check(codes: Array, scales: Array) -> None:
     require(codes.dtype in (np.int8, np.uint8), "C1", f"codes are int8 or uint8, got {codes.dtype}")
-    fits = codes.ndim == 3 and scales.shape == codes.shape[:2]
-    require(fits, "C2", f"codes {codes.shape} and scales {scales.shape} are not those of one cache")
+    require(codes.ndim == 3 and scales.shape == codes.shape[:2], "C2", f"codes {codes.shape}, scales {scales.shape}")
 
 
 def _ring() -> dict[str, Any]:

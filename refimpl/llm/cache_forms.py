@@ -98,15 +98,12 @@ def quantized_append(
     array([[-127,    1,    2]], dtype=int8)
     """
     _check(codes, scales)
-    T, capacity = len(x), len(codes)
     require(x.shape[1:] == codes.shape[1:], "C2", f"x {x.shape} for a cache of {codes.shape[1:]}")
-    require(0 <= length <= capacity - T, "C3", f"{length} + {T} tokens in a capacity of {capacity}")
-    new, wide, most = slice(length, length + T), widen(x), 127 if codes.dtype == np.int8 else 448
+    require(0 <= length <= len(codes) - len(x), "C3", f"{length} + {len(x)} tokens in a capacity of {len(codes)}")
+    new, wide, most = slice(length, length + len(x)), widen(x), 127 if codes.dtype == np.int8 else 448
     with np.errstate(all="ignore"):
-        largest = np.where(np.isnan(wide), np.inf, np.abs(wide)).max(-1, initial=0)
-        scales[new] = largest / wide.dtype.type(most)
-        steps = wide / scales[new, :, None].astype(wide.dtype)
-    steps = np.clip(np.where(np.isfinite(steps), steps, 0), -most, most)
+        scales[new] = np.where(np.isnan(wide), np.inf, np.abs(wide)).max(-1, initial=0) / most
+        steps = np.nan_to_num(wide / scales[new, :, None].astype(wide.dtype), posinf=0, neginf=0).clip(-most, most)
     codes[new] = np.rint(steps) if most == 127 else steps.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
     return codes, scales
 
@@ -132,13 +129,12 @@ def quantized_read(
     """
     _check(codes, scales)
     require(0 <= length <= len(codes), "C3", f"{length} tokens in a capacity of {len(codes)}")
-    held, wide = codes[:length], widen(scales[:length, :, None])
-    numbers = held if held.dtype == np.int8 else np.ascontiguousarray(held).view(ml_dtypes.float8_e4m3fn)
+    wide = widen(scales[:length, :, None])
+    numbers = codes[:length].view(np.int8 if codes.dtype == np.int8 else ml_dtypes.float8_e4m3fn)
     with np.errstate(all="ignore"):
         return (wide * numbers.astype(wide.dtype)).astype(scales.dtype, copy=False)
 
 
 def _check(codes: Array, scales: Array) -> None:
     require(codes.dtype in (np.int8, np.uint8), "C1", f"codes are int8 or uint8, got {codes.dtype}")
-    fits = codes.ndim == 3 and scales.shape == codes.shape[:2]
-    require(fits, "C2", f"codes {codes.shape} and scales {scales.shape} are not those of one cache")
+    require(codes.ndim == 3 and scales.shape == codes.shape[:2], "C2", f"codes {codes.shape}, scales {scales.shape}")

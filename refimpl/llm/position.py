@@ -55,9 +55,8 @@ def sinusoidal_table(
     array([[0.   , 1.   ],
            [0.841, 0.54 ]], dtype=float32)
     """
-    good = dim > 0 and dim % 2 == 0 and dim // 2 > freq_shift
+    half, good = dim // 2, dim > 0 and dim % 2 == 0 and dim // 2 > freq_shift
     require(good, "C1", f"a width of {dim}, not even and positive, or its half not above {freq_shift}")
-    half = dim // 2
     angles = np.asarray(positions)[:, None] * theta ** (-np.arange(half) / (half - freq_shift))
     pairs = np.stack((np.sin(angles), np.cos(angles)), axis=-1 if interleaved else 1)
     return pairs.reshape(len(angles), dim).astype(np.float32)

@@ -56,18 +56,11 @@ def rope_frequencies(
     require(1 < theta < math.inf, "C5", f"theta is finite and above 1, got {theta}")
     _check_values(scaling, given)
     if scaling == "dynamic":
-        theta = _dynamic_theta(dim, theta, seq_len, given)
-    inv_freq = theta ** -(np.arange(0, dim, 2) / dim)
-    match scaling:
-        case "linear":
-            return inv_freq / given["factor"], 1.0
-        case "yarn":
-            return _yarn(inv_freq, theta, given)
-        case "llama3":
-            return _llama3(inv_freq, given)
-        case "longrope":
-            return _longrope(inv_freq, seq_len, given)
-    return inv_freq, 1.0
+        trained, factor = given["max_position_embeddings"], given["factor"]
+        theta *= (factor * max(seq_len or 0, trained) / trained - (factor - 1)) ** (dim / (dim - 2))
+    inv_freq = theta ** -(np.arange(0, dim, 2) / dim) / (given["factor"] if scaling == "linear" else 1.0)
+    scale = {"yarn": _yarn, "llama3": _llama3, "longrope": _longrope}.get(scaling)
+    return scale(inv_freq, theta, seq_len, given) if scale else (inv_freq, 1.0)
 
 
 _NEEDS = {
@@ -96,13 +89,7 @@ def _check_values(scaling: str, given: dict[str, Any]) -> None:
         require(low < high, "C6", f"low_freq_factor lies below high_freq_factor, got {low} and {high}")
 
 
-def _dynamic_theta(dim: int, theta: float, seq_len: int | None, given: dict[str, Any]) -> float:
-    trained, factor = given["max_position_embeddings"], given["factor"]
-    stretch = factor * max(seq_len or 0, trained) / trained - (factor - 1)
-    return float(theta * stretch ** (dim / (dim - 2)))
-
-
-def _yarn(inv_freq: Array, theta: float, given: dict[str, Any]) -> tuple[Array, float]:
+def _yarn(inv_freq: Array, theta: float, seq_len: int | None, given: dict[str, Any]) -> tuple[Array, float]:
     original, factor, J = given["original_max_position_embeddings"], _factor(given), len(inv_freq)
 
     def pair_that_turns(times: float) -> float:  # within the original length; solves for i
@@ -117,36 +104,31 @@ def _yarn(inv_freq: Array, theta: float, given: dict[str, Any]) -> tuple[Array, 
     def growth(mscale: float) -> float:
         return 1 + 0.1 * mscale * math.log(factor) if factor > 1 else 1.0
 
-    attention_factor = given.get("attention_factor")  # final where given
-    if attention_factor is None and given.get("mscale") and given.get("mscale_all_dim"):
-        attention_factor = growth(given["mscale"]) / growth(given["mscale_all_dim"])
-    elif attention_factor is None:
-        attention_factor = growth(1.0)
-    return inv_freq * (1 - ramp) + inv_freq / factor * ramp, float(attention_factor)
+    mscale, all_dim = given.get("mscale"), given.get("mscale_all_dim")
+    grown = growth(mscale) / growth(all_dim) if mscale and all_dim else growth(1.0)
+    mixed = inv_freq * (1 - ramp) + inv_freq / factor * ramp
+    return mixed, float(given.get("attention_factor", grown))  # a given one is final
 
 
-def _llama3(inv_freq: Array, given: dict[str, Any]) -> tuple[Array, float]:
+def _llama3(inv_freq: Array, theta: float, seq_len: int | None, given: dict[str, Any]) -> tuple[Array, float]:
     turns = given["original_max_position_embeddings"] * inv_freq / (2 * math.pi)  # within the original length
     low, high = given["low_freq_factor"], given["high_freq_factor"]
     keep = np.clip((turns - low) / (high - low), 0, 1)
     return inv_freq * keep + inv_freq / given["factor"] * (1 - keep), 1.0
 
 
-def _longrope(inv_freq: Array, seq_len: int | None, given: dict[str, Any]) -> tuple[Array, float]:
+def _longrope(inv_freq: Array, theta: float, seq_len: int | None, given: dict[str, Any]) -> tuple[Array, float]:
     original, factor = given["original_max_position_embeddings"], _factor(given)
     name = "long_factor" if (seq_len or 0) > original else "short_factor"
     J, stretch = len(inv_freq), np.asarray(given[name], np.float64)
     require(stretch.shape == (J,), "C4", f"{name} holds {stretch.size} values for {J} pairs")
-    attention_factor = given.get("attention_factor")
-    if attention_factor is None:
-        attention_factor = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    return inv_freq / stretch, float(attention_factor)
+    grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return inv_freq / stretch, float(given.get("attention_factor", grown))
 
 
 def _factor(given: dict[str, Any]) -> float:
     """Return the factor; a config may state two lengths instead."""
-    stated = "factor" in given or "max_position_embeddings" in given
-    require(stated, "C3", "the rope scaling needs factor or max_position_embeddings")
-    if "factor" in given:
-        return float(given["factor"])
-    return float(given["max_position_embeddings"]) / float(given["original_max_position_embeddings"])
+    longest, original = given.get("max_position_embeddings", 0), given["original_max_position_embeddings"]
+    factor = float(given.get("factor", longest / original))
+    require(factor > 0, "C3", "the rope scaling needs factor or max_position_embeddings")
+    return factor
