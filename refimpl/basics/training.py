@@ -23,9 +23,7 @@ import numpy as np
 from refimpl.basics.activation import log_softmax, softmax
 from refimpl.contract import Array, Float, Int, composed, op, require, widen
 
-__all__ = [
-    "cross_entropy", "cross_entropy_backward", "linear_backward", "relu_backward", "sgd_step", "training_step",
-]  # fmt: skip
+__all__ = ["cross_entropy", "cross_entropy_backward", "linear_backward", "relu_backward", "sgd_step", "training_step"]
 
 
 @op
@@ -94,8 +92,7 @@ def linear_backward(
     fits = dy.ndim == x.ndim == w.ndim == 2 and (len(x), len(w)) == dy.shape and x.shape[1] == w.shape[1]
     require(fits, "C1", f"dy [T, O], x [T, D] and w [O, D] have shapes {dy.shape}, {x.shape} and {w.shape}")
     wide = widen(dy)
-    dx, dw = wide @ widen(w), wide.T @ widen(x)
-    return dx.astype(x.dtype, copy=False), dw.astype(w.dtype, copy=False), wide.sum(0).astype(w.dtype, copy=False)
+    return (wide @ widen(w)).astype(x.dtype), (wide.T @ widen(x)).astype(w.dtype), wide.sum(0).astype(w.dtype)
 
 
 @op
