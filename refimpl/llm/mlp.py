@@ -64,10 +64,11 @@ def gated_mlp(
     require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
     wide = widen(x)
     gate, up = linear(wide, w_gate, b_gate), linear(wide, w_up, b_up)
-    hidden = _GATED[activation](gate, up) if activation in _GATED else _named(activation)(gate) * up
+    hidden = _GATED[activation](gate, up) if activation in _GATED else _named(activation, *_GATED)(gate) * up
     return linear(hidden, w_down, b_down).astype(x.dtype, copy=False)
 
 
-def _named(activation: str) -> Callable[[Array], Array]:
-    require(activation in _ACTIVATIONS, "C1", f"activation {activation!r}, not one of {', '.join(_ACTIVATIONS)}")
+def _named(activation: str, *gated: str) -> Callable[[Array], Array]:
+    names = ", ".join(dict.fromkeys((*_ACTIVATIONS, *gated)))
+    require(activation in _ACTIVATIONS, "C1", f"activation {activation!r}, not one of {names}")
     return _ACTIVATIONS[activation]
