@@ -27,10 +27,9 @@ def choose(form: str, share_of: str, dtype: str, bias_dtype: str) -> Kernel:
     """
     from numba import cuda, float32, int32, uint64
 
-    from gpu.select import key, warp_min
     from gpu.warp import block, lane, warp, warp_sum
 
-    wide, wide_bias, rank, (chosen_by, strength) = read(dtype), read(bias_dtype), key("float32"), _scores(form)
+    wide, take, (_, strength) = read(dtype), _take(form, dtype, bias_dtype), _scores(form)
     divides, whole, least_sum = share_of != "nothing", share_of == "all", _LEAST
 
     @numba_kernel(
@@ -41,21 +40,9 @@ def choose(form: str, share_of: str, dtype: str, bias_dtype: str) -> Kernel:
         t, E, k = block() * uint64(WARPS) + warp(), uint64(logits.shape[1]), uint64(ids.shape[1])
         if t >= uint64(logits.shape[0]):
             return
-        group = E // max(uint64(closed.shape[1]), uint64(1))
         least, total, best, a = uint64(0), float32(0), float32(0), uint64(0)
         while a < k:
-            place, e = ~uint64(0), lane()
-            while e < E:
-                score = chosen_by(wide(logits[t, e]))
-                if e < uint64(bias.size):
-                    score += wide_bias(bias[e])
-                if closed.size and closed[t, e // group]:
-                    score = float32(-math.inf)
-                own = rank(score) << uint64(32) | e
-                if own >= least:
-                    place = min(place, own)
-                e += uint64(32)
-            place = warp_min(place)
+            place = take(logits, bias, closed, t, least)
             least, e = place + uint64(1), place & uint64(0xFFFFFFFF)
             if a == uint64(0):
                 best = wide(logits[t, e])
@@ -79,6 +66,48 @@ def choose(form: str, share_of: str, dtype: str, bias_dtype: str) -> Kernel:
     return route
 
 
+@cache
+def _take(form: str, dtype: str, bias_dtype: str) -> Any:
+    """Return the function that gives a warp the least place, from ``least`` on, of a token's experts."""
+    from numba import float32, uint64
+
+    from gpu.select import key, warp_min
+    from gpu.warp import lane
+
+    wanted, rank = _wanted(form, dtype, bias_dtype), key("float32")
+
+    @device_function
+    def take(logits, bias, closed, t, least):
+        E, groups, place, e = uint64(logits.shape[1]), uint64(closed.shape[1]), ~uint64(0), lane()
+        width = E // max(groups, uint64(1))
+        while e < E:
+            score = wanted(logits, bias, t, e)
+            if closed.size and closed[t, e // width]:
+                score = float32(-math.inf)
+            own = rank(score) << uint64(32) | e
+            if own >= least:
+                place = min(place, own)
+            e += uint64(32)
+        return warp_min(place)
+
+    return take
+
+
+@cache
+def _wanted(form: str, dtype: str, bias_dtype: str) -> Any:
+    """Return the function that gives by what an expert is chosen: its score, and its bias where there is one."""
+    from numba import uint64
+
+    wide, wide_bias, (chosen_by, _) = read(dtype), read(bias_dtype), _scores(form)
+
+    @device_function
+    def wanted(logits, bias, t, e):
+        score = chosen_by(wide(logits[t, e]))
+        return score + wide_bias(bias[e]) if e < uint64(bias.size) else score
+
+    return wanted
+
+
 @host
 @cache
 def close_groups(dtype: str, bias_dtype: str) -> Kernel:
@@ -88,7 +117,7 @@ def close_groups(dtype: str, bias_dtype: str) -> Kernel:
     from gpu.select import key
     from gpu.warp import block, lane, warp
 
-    wide, wide_bias, rank, (chosen_by, _) = read(dtype), read(bias_dtype), key("float32"), _scores("sigmoid")
+    wanted, rank = _wanted("sigmoid", dtype, bias_dtype), key("float32")
 
     @numba_kernel(
         "int32[:, ::1]", "float32[:, ::1]", f"{storage(dtype)}[:, ::1]", f"{storage(bias_dtype)}[::1]", "int64",
@@ -102,9 +131,7 @@ def close_groups(dtype: str, bias_dtype: str) -> Kernel:
         while g < groups:
             first, second, e = float32(-math.inf), float32(-math.inf), g * width
             while e < (g + uint64(1)) * width:
-                score = chosen_by(wide(logits[t, e]))
-                if e < uint64(bias.size):
-                    score += wide_bias(bias[e])
+                score = wanted(logits, bias, t, e)
                 if score > first or score != score:
                     first, second = score, first
                 elif score > second:

@@ -70,8 +70,8 @@ CHAPTER: tuple[Fault, ...] = (
         "closed groups at 0",
         "experts outside the best groups stand above a negative score",
         "llm/router_kernels.py",
-        "                    score = float32(-math.inf)\n",
-        "                    score = float32(0)\n",
+        "                score = float32(-math.inf)\n",
+        "                score = float32(0)\n",
         "test_router.py::test_sigmoid_group_top_k",
     ),
     kernel_fault(
