@@ -90,18 +90,13 @@ def marked_kernel(dtype: str, rule: str) -> Kernel:
     return marked
 
 
-@host
 @cache
-def sequence_kernel(dtype: str) -> Kernel:
-    """Return the kernel of ``sequence_bias_into``: sequence j are the tokens from starts[j] to starts[j + 1].
+def _added() -> Any:
+    """Return the function that gives the bias of the token that sequence j completes.
 
-    Of the sequences that end with the same token the first one's thread adds up the biases, in their order.
+    NaN where it completes none, or where one before it, which has added this bias too, completes the same.
     """
-    from numba import cuda, float64, uint64
-
-    from gpu.warp import block, thread, threads
-
-    held, wide, narrow = storage(dtype), read(dtype), write_double(dtype)
+    from numba import float64, uint64
 
     @device_function
     def completes(ids, tokens, starts, j):
@@ -115,7 +110,6 @@ def sequence_kernel(dtype: str) -> Kernel:
 
     @device_function
     def added(ids, tokens, starts, values, j):
-        """Return the bias of the token that sequence j completes, or NaN where another adds it or there is none."""
         last, total, k = tokens[uint64(starts[j + uint64(1)]) - uint64(1)], float64(0), uint64(0)
         if not completes(ids, tokens, starts, j):
             return float64(math.nan)
@@ -126,6 +120,22 @@ def sequence_kernel(dtype: str) -> Kernel:
                 total += values[k]
             k += uint64(1)
         return total
+
+    return added
+
+
+@host
+@cache
+def sequence_kernel(dtype: str) -> Kernel:
+    """Return the kernel of ``sequence_bias_into``: sequence j are the tokens from starts[j] to starts[j + 1].
+
+    Of the sequences that end with the same token the first one's thread adds up the biases, in their order.
+    """
+    from numba import cuda, float64, uint64
+
+    from gpu.warp import block, thread, threads
+
+    held, wide, narrow, added = storage(dtype), read(dtype), write_double(dtype), _added()
 
     @numba_kernel(
         f"{held}[::1]", f"{held}[::1]", "int64[::1]", "int64[::1]", "int64[::1]", "float64[::1]",

@@ -9,7 +9,8 @@ from gpu import device
 from gpu.grid import threads_for
 from gpu.llm.cuts import best_into, top_k_into, weights_into
 from gpu.llm.row_kernels import NAN, NONE
-from gpu.llm.tail_kernels import cutoff_kernel, top_h_kernel, top_n_sigma_kernel, typical_kernel
+from gpu.llm.tail_kernels import cutoff_kernel, top_n_sigma_kernel
+from gpu.llm.tail_order_kernels import top_h_kernel, typical_kernel
 from gpu.number import DTYPES, named
 from gpu.registry import Variant
 from refimpl.contract import Array, Float, Int, kernel, op, require

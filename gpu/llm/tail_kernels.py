@@ -1,4 +1,4 @@
-"""The kernels of the cuts that judge a token by the whole distribution, one block a row.
+"""The kernels of the cuts by a threshold that the whole distribution gives, one block a row.
 
 A block sums over its row as often as it needs, in integers; then each thread writes its elements. A row without a
 choice, marked in ``best``, is computed as if its first token were the best.
@@ -9,15 +9,16 @@ from functools import cache
 from typing import Any
 
 from gpu.compile import Kernel, device_function, numba_kernel
-from gpu.llm.row_kernels import last_key, last_token, minus_infinity
+from gpu.llm.row_kernels import minus_infinity
 from gpu.number import read, storage
 from refimpl.contract import host
 
-__all__ = ["cutoff_kernel", "top_h_kernel", "top_n_sigma_kernel", "typical_kernel"]
+__all__ = ["below_of", "cutoff_kernel", "moments_of", "top_n_sigma_kernel", "units_of"]
 
 
+@host
 @cache
-def _below(dtype: str) -> Any:
+def below_of(dtype: str) -> Any:
     """Return the function that gives by how much a number lies below the best of its row, in float64."""
     from numba import float64
 
@@ -30,8 +31,9 @@ def _below(dtype: str) -> Any:
     return below
 
 
+@host
 @cache
-def _units(power: int) -> Any:
+def units_of(power: int) -> Any:
     """Return the function that rounds float64 to a multiple of 2^-power."""
     from numba import cuda, float64
 
@@ -44,8 +46,9 @@ def _units(power: int) -> Any:
     return units
 
 
+@host
 @cache
-def _moments(dtype: str) -> Any:
+def moments_of(dtype: str) -> Any:
     """Return the function that has each thread sum exp(x) and exp(x) x of its elements, in units of 2^-40.
 
     The kernel itself adds up the block: shared memory that is asked for in two functions cannot be linked.
@@ -54,7 +57,7 @@ def _moments(dtype: str) -> Any:
 
     from gpu.select import fold
 
-    below, units = _below(dtype), _units(40)
+    below, units = below_of(dtype), units_of(40)
 
     @device_function
     def add(state, i, number, best):
@@ -80,8 +83,8 @@ def cutoff_kernel(dtype: str, is_eta: bool) -> Kernel:
     from gpu.select import block_total, fold, share_of
     from gpu.warp import block
 
-    held, cut, below, moments = storage(dtype), minus_infinity(dtype), _below(dtype), _moments(dtype)
-    units = _units(40)
+    held, cut, below, moments = storage(dtype), minus_infinity(dtype), below_of(dtype), moments_of(dtype)
+    units = units_of(40)
 
     @device_function
     def keep(_, i, number, context):
@@ -112,56 +115,6 @@ def cutoff_kernel(dtype: str, is_eta: bool) -> Kernel:
 
 @host
 @cache
-def typical_kernel(dtype: str) -> Kernel:
-    """Return the kernel of ``typical_into``; ``share`` is p in units of 2^-53, ``weights`` are those of top-p.
-
-    The keys are the 64 bits of the distance to the mean, which order numbers that are not negative.
-    """
-    from numba import cuda, float64, int32, int64, uint64
-
-    from gpu.select import BINS, block_total, fold, share_of, total
-    from gpu.warp import block
-
-    held, cut, below, moments = storage(dtype), minus_infinity(dtype), _below(dtype), _moments(dtype)
-
-    @device_function
-    def rank(values, number):
-        return uint64(cuda.libdevice.double_as_longlong(abs(below(number, values[1]) - values[2])))
-
-    @device_function
-    def weight(values, i):
-        return values[0][i]
-
-    @device_function
-    def first_target(share, sums):
-        return share_of(share, total(sums), uint64(1)) if share else int64(0)
-
-    @device_function
-    def keep(_, i, number, context):
-        out, values, place = context
-        out[i] = number if rank(values, number) <= place else cut
-        return _
-
-    find, write = last_key(rank, 64, weight, first_target, 16), fold(keep)
-
-    @numba_kernel(
-        f"{held}[:, ::1]", f"{held}[:, ::1]", "int32[::1]", "uint64", "int64[:, ::1]", name=f"typical[{dtype}]"
-    )
-    def typical(out, logits, best, share, weights):
-        sums, found = cuda.shared.array(BINS, int64), cuda.shared.array(2, int64)
-        row = logits[block()]
-        top = row[uint64(max(best[block()], int32(0)))]
-        mass, moment = moments(row, top)
-        mass, moment = block_total(mass), block_total(moment)
-        values = (weights[block()], top, float64(moment) / float64(mass))
-        place, _ = find(row, values, share, sums, found)
-        write(0, row, (out[block()], values, place))
-
-    return typical
-
-
-@host
-@cache
 def top_n_sigma_kernel(dtype: str) -> Kernel:
     """Return the kernel of ``top_n_sigma_into``: the widest distance, the mean, the deviation, the cut."""
     from numba import cuda, float64, int32, int64, uint64
@@ -169,7 +122,7 @@ def top_n_sigma_kernel(dtype: str) -> Kernel:
     from gpu.select import block_min, block_total, fold
     from gpu.warp import block
 
-    held, cut, below, units = storage(dtype), minus_infinity(dtype), _below(dtype), _units(40)
+    held, cut, below, units = storage(dtype), minus_infinity(dtype), below_of(dtype), units_of(40)
 
     @device_function
     def farther(most, i, number, best):
@@ -210,60 +163,3 @@ def top_n_sigma_kernel(dtype: str) -> Kernel:
         write(0, row, (out[block()], top, -(n * sigma)))
 
     return top_n_sigma
-
-
-@host
-@cache
-def top_h_kernel(dtype: str) -> Kernel:
-    """Return the kernel of ``top_h_into``; ``share`` is h in units of 2^-53, ``terms`` are made here.
-
-    The terms are written before the barrier of their sum, so that the whole block may read them after it.
-    """
-    from numba import cuda, float64, int32, int64, uint64
-
-    from gpu.select import BINS, block_total, fold, key, share_of
-    from gpu.warp import block
-
-    held, cut, below, moments = storage(dtype), minus_infinity(dtype), _below(dtype), _moments(dtype)
-    rank, units = key(dtype), _units(36)
-
-    @device_function
-    def make(state, i, number, context):
-        terms, best, total = context
-        x = below(number, best)
-        term = units(cuda.libdevice.exp(x) * (total - x)) if x > -math.inf else int64(0)
-        terms[i] = term
-        return state + term
-
-    @device_function
-    def term(terms, i):
-        return terms[i]
-
-    @device_function
-    def first_target(target, sums):
-        return target
-
-    @device_function
-    def keep(_, i, number, context):
-        out, place, last, best = context
-        own = rank(number)
-        out[i] = number if own < place or (own == place and i < last) or i == best else cut
-        return _
-
-    spread, find, write = fold(make), last_token(dtype, term, first_target, 16), fold(keep)
-
-    @numba_kernel(
-        f"{held}[:, ::1]", f"{held}[:, ::1]", "int32[::1]", "uint64", "int64[:, ::1]", name=f"top_h[{dtype}]"
-    )
-    def top_h(out, logits, best, share, terms):
-        sums, found = cuda.shared.array(BINS, int64), cuda.shared.array(2, int64)
-        row, own, first = logits[block()], terms[block()], uint64(max(best[block()], int32(0)))
-        mass, _ = moments(row, row[first])
-        total = cuda.libdevice.log(float64(block_total(mass)) * float64(2.0**-40))
-        entropy = block_total(spread(int64(0), row, (own, row[first], total)))
-        place, last = uint64(0), uint64(0)
-        if entropy > int64(0):
-            place, last = find(row, own, share_of(share, entropy, uint64(0)), sums, found)
-        write(0, row, (out[block()], place, last, first))
-
-    return top_h

@@ -16,14 +16,12 @@ __all__ = ["bad_words", "exponential_decay", "force_tokens", "no_repeat_ngram", 
 _finfo: Any = ml_dtypes.finfo  # NumPy's, and bfloat16 beside it
 
 
-def _check(logits: Array, *rows: Array) -> None:
-    """Demand one row of logits, and rows of ids in the vocabulary."""
-    fits = logits.ndim == 1 and all(ids.ndim == 1 and ids.dtype.kind in "iu" for ids in rows)
-    shapes = ", ".join(f"{ids.dtype} {ids.shape}" for ids in rows)
-    require(fits, "C1", f"logits are one row, ids rows of integers, got {logits.shape} and {shapes}")
-    ends = [int(end) for ids in rows if ids.size for end in (ids.min(), ids.max())]
-    inside = all(0 <= end < len(logits) for end in ends)
-    require(inside, "C1", f"ids are in [0, {len(logits)}), got {min(ends, default=0)} to {max(ends, default=0)}")
+def _check(logits: Array, ids: Array) -> None:
+    """Demand one row of logits, and one of ids in the vocabulary."""
+    rows = logits.ndim == ids.ndim == 1 and ids.dtype.kind in "iu"
+    require(rows, "C1", f"logits are one row, ids one of integers, got {logits.shape} and {ids.dtype} {ids.shape}")
+    inside = bool(((ids >= 0) & (ids < len(logits))).all())
+    require(inside, "C1", f"ids are in [0, {len(logits)}), got {ids.min(initial=0)} to {ids.max(initial=0)}")
 
 
 def _ban(logits: Array, banned: Array) -> Array:
@@ -98,7 +96,8 @@ def no_repeat_ngram(logits: Float[Array, " V"], ids: Int[Array, " ids"], n: int)
 
 def _completed(logits: Array, ids: Array, sequences: Sequence[Sequence[int]]) -> list[int]:
     """Return which sequences the next token can complete: those whose other ids are the last ones of the text."""
-    _check(logits, ids, np.array([token for sequence in sequences for token in sequence], np.int64))
+    _check(logits, ids)
+    _check(logits, np.array([token for sequence in sequences for token in sequence], np.int64))
     require(all(len(sequence) > 0 for sequence in sequences), "C2", "a sequence holds at least one id")
     said, starts = ids.tolist(), [list(sequence[:-1]) for sequence in sequences]
     return [j for j, start in enumerate(starts) if said[len(said) - len(start) :] == start]

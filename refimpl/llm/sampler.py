@@ -21,6 +21,13 @@ __all__ = ["Chain", "apply_chain", "draw", "draw_race", "sample", "sampling_chai
 Chain: TypeAlias = tuple[tuple[str, Any], ...]
 """Steps by name, each with its value; ("greedy", None) has none."""
 
+_ALONE: tuple[Any, ...] = (
+    penalties.logit_bias, cuts.temperature, cuts.top_p, cuts.min_p, tail_cuts.typical, tail_cuts.top_h,
+    tail_cuts.epsilon_cutoff, tail_cuts.eta_cutoff, tail_cuts.top_n_sigma,
+)  # fmt: skip
+_OF_TEXT: tuple[Any, ...] = penalties.repetition_penalty, bans.sequence_bias, bans.no_repeat_ngram, bans.bad_words
+_OF_OUTPUT: tuple[Any, ...] = penalties.presence_penalty, penalties.frequency_penalty
+
 
 def _fair(probs: Array) -> Array:
     """Return probabilities in float64, if one can be drawn from."""
@@ -82,26 +89,12 @@ def draw_race(probs: Float[Array, " V"], noise: Float[Array, " V"]) -> int:
 
 @host
 def sampling_chain(
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repetition_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    logit_bias: Mapping[int, float] | None = None,
-    *,
-    no_repeat_ngram: int = 0,
-    bad_words: Sequence[Sequence[int]] = (),
-    suppress_tokens: Sequence[int] = (),
-    min_tokens: int = 0,
-    eos_ids: Sequence[int] = (),
-    top_n_sigma: float = 0.0,
-    top_h: float = 1.0,
-    typical: float = 1.0,
-    epsilon_cutoff: float = 0.0,
-    eta_cutoff: float = 0.0,
-) -> Chain:
+    temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0, frequency_penalty: float = 0.0, logit_bias: Mapping[int, float] | None = None, *,
+    no_repeat_ngram: int = 0, bad_words: Sequence[Sequence[int]] = (), suppress_tokens: Sequence[int] = (),
+    min_tokens: int = 0, eos_ids: Sequence[int] = (), top_n_sigma: float = 0.0, top_h: float = 1.0,
+    typical: float = 1.0, epsilon_cutoff: float = 0.0, eta_cutoff: float = 0.0,
+) -> Chain:  # fmt: skip
     """Make the chain of the usual settings, in Hugging Face's order, without the steps that are off.
 
     Before ``min_tokens`` no token of ``eos_ids`` comes. Steps that Hugging Face has not stand with their like.
@@ -112,17 +105,13 @@ def sampling_chain(
     (('min_tokens', (3, (2,))), ('greedy', None))
     """
     top_k, no_repeat_ngram = whole("top_k", top_k), whole("no_repeat_ngram", no_repeat_ngram)
-    least = whole("min_tokens", min_tokens), tuple(eos_ids)
+    bias, least = tuple(sorted((logit_bias or {}).items())), (whole("min_tokens", min_tokens), tuple(eos_ids))
     steps: list[tuple[str, Any, Any]] = [  # name, value, the value that turns the step off
-        ("logit_bias", tuple(sorted((logit_bias or {}).items())), ()),
-        ("repetition_penalty", repetition_penalty, 1),
-        ("presence_penalty", presence_penalty, 0),
-        ("frequency_penalty", frequency_penalty, 0),
-        ("no_repeat_ngram", no_repeat_ngram, 0),
-        ("bad_words", tuple(map(tuple, bad_words)), ()),
-        ("min_tokens", least, (0, least[1])),
-        ("suppress_tokens", tuple(suppress_tokens), ()),
-    ]
+        ("logit_bias", bias, ()), ("repetition_penalty", repetition_penalty, 1),
+        ("presence_penalty", presence_penalty, 0), ("frequency_penalty", frequency_penalty, 0),
+        ("no_repeat_ngram", no_repeat_ngram, 0), ("bad_words", tuple(map(tuple, bad_words)), ()),
+        ("min_tokens", least, (0, least[1])), ("suppress_tokens", tuple(suppress_tokens), ()),
+    ]  # fmt: skip
     if temperature == 0:
         steps += [("greedy", None, "always on")]
     else:
@@ -152,6 +141,10 @@ def settings_chain(chain: Chain | None, settings: Mapping[str, Any], eos_ids: Se
     return sampling_chain(**{"eos_ids": eos_ids, **settings}) if chain is None else chain
 
 
+def _reading(step: Callable[..., Array], ids: Array) -> Callable[[Array, Any], Array]:
+    return lambda logits, value: step(logits, ids, value)
+
+
 @host
 def apply_chain(
     logits: Float[Array, " V"], prompt_ids: Sequence[int], output_ids: Sequence[int], chain: Chain
@@ -168,37 +161,29 @@ def apply_chain(
     >>> apply_chain(np.array([3.0, 2.0, 1.0]), [0], [1], (("min_tokens", (2, (0,))), ("top_k", (1, "all"))))
     array([-inf,   2., -inf])
     """
-    prompt, output = (np.array(part, np.int64) for part in (prompt_ids, output_ids))
-    text = np.concatenate([prompt, output])
-
-    def tokens(ids: Sequence[int]) -> Array:
+    def row(ids: Sequence[int]) -> Array:
         return np.array(ids, np.int64)
 
-    def suppress_before(x: Array, length: int, least: int, ids: Sequence[int]) -> Array:
-        return bans.suppress_tokens(x, tokens(ids)) if length < least else x
+    def suppress(x: Array, ids: Sequence[int], acts: bool = True) -> Array:
+        return bans.suppress_tokens(x, row(ids)) if acts else x
+
+    output, text = row(output_ids), np.concatenate([row(prompt_ids), row(output_ids)])
 
     steps: dict[str, Callable[[Array, Any], Array]] = {
-        "logit_bias": penalties.logit_bias,
-        "sequence_bias": lambda x, biases: bans.sequence_bias(x, text, biases),
-        "repetition_penalty": lambda x, penalty: penalties.repetition_penalty(x, text, penalty),
-        "presence_penalty": lambda x, penalty: penalties.presence_penalty(x, output, penalty),
-        "frequency_penalty": lambda x, penalty: penalties.frequency_penalty(x, output, penalty),
-        "no_repeat_ngram": lambda x, n: bans.no_repeat_ngram(x, text, n),
-        "bad_words": lambda x, words: bans.bad_words(x, text, words),
-        "min_length": lambda x, value: suppress_before(x, len(text), *value),
-        "min_tokens": lambda x, value: suppress_before(x, len(output), *value),
-        "force_tokens": lambda x, value: bans.force_tokens(x, tokens(value[1])) if len(text) == value[0] else x,
+        **{step.__name__: step for step in _ALONE},
+        **{step.__name__: _reading(step, text) for step in _OF_TEXT},
+        **{step.__name__: _reading(step, output) for step in _OF_OUTPUT},
+        "suppress_tokens": suppress,
+        "min_length": lambda x, value: suppress(x, value[1], len(text) < value[0]),
+        "min_tokens": lambda x, value: suppress(x, value[1], len(output) < value[0]),
+        "force_tokens": lambda x, value: bans.force_tokens(x, row(value[1])) if len(text) == value[0] else x,
         "exponential_decay": lambda x, value: bans.exponential_decay(
-            x, tokens(value[2]), value[1], max(len(output) - value[0], 0)
+            x, row(value[2]), value[1], max(len(output) - value[0], 0)
         ),
-        "suppress_tokens": lambda x, ids: bans.suppress_tokens(x, tokens(ids)),
         "greedy": lambda x, _: cuts.greedy(x),
-        "temperature": cuts.temperature,
         "top_k": lambda x, k: cuts.top_k(x, *(k if isinstance(k, tuple) else (k,))),
         "log_softmax": lambda x, _: log_softmax(x),
     }
-    steps |= {"top_p": cuts.top_p, "min_p": cuts.min_p, "typical": tail_cuts.typical, "top_h": tail_cuts.top_h}
-    steps |= {cut.__name__: cut for cut in (tail_cuts.epsilon_cutoff, tail_cuts.eta_cutoff, tail_cuts.top_n_sigma)}
     for name, value in chain:
         require(name in steps, "C1", f"the steps of a chain are {', '.join(steps)}, got {name!r}")
         logits = steps[name](logits, value)
