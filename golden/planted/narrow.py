@@ -8,8 +8,8 @@ from golden.values import Array
 
 __all__ = [
     "bias_of_ieee", "blocks_along_rows_only", "blocks_of_half", "exponent_rounded_up", "halves_swapped",
-    "one_scale_for_all", "scale_not_rounded", "tensor_scale_forgotten", "ties_away", "wraps_around",
-    "zero_point_forgotten",
+    "one_scale_for_all", "one_scale_too_large", "scale_not_rounded", "tensor_scale_forgotten", "ties_away",
+    "wraps_around", "zero_point_forgotten",
 ]  # fmt: skip
 
 
@@ -79,8 +79,12 @@ def tensor_scale_forgotten(packed: Array, scale: Array, tensor: Array, run: int 
 
 def exponent_rounded_up(x: Array, run: int = 1) -> tuple[Array, Array]:
     """The power of two is the one above, so that no number is cut off."""
-    packed, scale = narrow.quantize_mxfp4(x / 2, run)
-    return packed, scale + 1
+    _, scale = narrow.quantize_mxfp4(x, run)
+    rows = []
+    for row, powers in zip(x, scale + 1.0 - 127, strict=True):
+        codes = [bits.nearest(float(value) / 2.0 ** powers[i // 32], "e2m1") for i, value in enumerate(row)]
+        rows.append(bits.pack(codes, run))
+    return np.array(rows), scale + 1
 
 
 def scale_not_rounded(x: Array, run: int = 1) -> tuple[Array, Array, Array]:
@@ -92,3 +96,9 @@ def scale_not_rounded(x: Array, run: int = 1) -> tuple[Array, Array, Array]:
         codes = [bits.nearest(value / steps[i // 16], "e2m1") for i, value in enumerate(row)]
         rows.append(bits.pack(codes, run))
     return np.array(rows), scale, tensor
+
+
+def one_scale_too_large(x: Array, run: int = 1) -> tuple[Array, Array, Array]:
+    """The tensor's scale leaves the largest number of e4m3 unused, as if it were 256."""
+    packed, scale, tensor = narrow.quantize_nvfp4(x, run)
+    return packed, scale, tensor * 448 / 256

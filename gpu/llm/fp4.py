@@ -25,9 +25,7 @@ _THREADS = 256
 
 
 @op
-def quantize_mxfp4(
-    x: Float[Array, "O D"], *, run: int = 1
-) -> tuple[UInt8[Array, "O row_bytes"], UInt8[Array, "O B"]]:
+def quantize_mxfp4(x: Float[Array, "O D"], *, run: int = 1) -> tuple[UInt8[Array, "O row_bytes"], UInt8[Array, "O B"]]:
     """A warp a block of 32, 8 a block of threads: the exponent is that of the largest magnitude's bits."""
     packed, scale = _packed(x, 32, run)
     quantize_mxfp4_into(packed, scale, device.array(x), run=run)

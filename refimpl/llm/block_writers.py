@@ -5,8 +5,6 @@ the least error: each trial is a rounding of the group to codes, and the line th
 best. Then the groups' scales are rounded in their turn, and the codes taken anew.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from refimpl.contract import Array, Float, UInt8, op, require, widen
@@ -14,20 +12,16 @@ from refimpl.llm.blocks import FORMATS, LAYOUTS, write_codes, write_scales
 
 __all__ = ["quantize"]
 
-_LARGEST: Mapping[str, int] = {
-    "q8_0": 127, "q4_0": 8, "q4_1": 15, "q5_0": 16, "q5_1": 31, "q2_k": 3, "q3_k": 4, "q4_k": 15, "q5_k": 31,
-    "q6_k": 32,
+_LARGEST = {"q8_0": 127, "q4_0": 8, "q4_1": 15, "q5_0": 16, "q5_1": 31}
+
+# elements of a group, the largest code, the largest whole number of a scale: where these have a sign, as above but for
+# q8_0, that is the magnitude of the least, and the largest is one less
+_GROUPS = {
+    "q2_k": (16, 3, 15), "q3_k": (16, 4, 32), "q4_k": (32, 15, 63), "q5_k": (32, 31, 63), "q6_k": (16, 32, 128),
 }  # fmt: skip
-"""The largest code; where codes have a sign, and other than in q8_0, it is one less, and this the least's magnitude."""
 
-_GROUPS: Mapping[str, tuple[int, int]] = {
-    "q2_k": (16, 15), "q3_k": (16, 32), "q4_k": (32, 63), "q5_k": (32, 63), "q6_k": (16, 128),
-}  # fmt: skip
-"""Elements of a group, and the same of the whole number that is its scale."""
-
-_LINES: Mapping[str, tuple[float, int]] = {"q2_k": (-0.5, 15), "q4_k": (-1.0, 20), "q5_k": (-0.5, 15)}
-"""How far beyond the largest code the first trial puts the largest weight, and how often 0.1 is added to that."""
-
+# how far beyond the largest code the first trial puts the largest weight, and how often 0.1 is added to that
+_LINES = {"q2_k": (-0.5, 15), "q4_k": (-1.0, 20), "q5_k": (-0.5, 15)}
 
 def _sum(terms: Array) -> Array:
     return np.cumsum(terms, axis=-1)[..., -1:]  # from left to right, as ggml adds
@@ -40,7 +34,7 @@ def _peak(x: Array) -> Array:
 
 def _over(x: float, divisor: Array) -> Array:
     """Divide; by 0, and by what is too small for an inverse, to 0."""
-    return np.where(np.abs(divisor) < np.finfo(np.float32).tiny, 0, x / divisor).astype(divisor.dtype)
+    return np.where(np.abs(divisor) < np.finfo(np.float32).tiny, 0, x / divisor)
 
 
 def _round(x: Array, largest: int) -> Array:
@@ -58,12 +52,11 @@ def _keep(better: Array, new: tuple[Array, ...], old: tuple[Array, ...]) -> tupl
 
 def _scale_by_trial(x: Array, largest: int) -> tuple[Array, ...]:
     """Return scale and codes of groups: of 19 roundings, the one whose line leaves the least error."""
-    peak, none = _peak(x), np.zeros_like(x[..., :1])
-    best: tuple[Array, ...] = none, np.full_like(x, -largest), none
+    number, best = x.dtype.type, (np.zeros_like(x[..., :1]), np.full_like(x, -largest), np.zeros_like(x[..., :1]))
     for i in (0, *range(-9, 0), *range(1, 10)):
-        q = _round(-(largest + x.dtype.type(0.1) * x.dtype.type(i)) / peak * x, largest)
+        q = _round(-(largest + number(0.1) * number(i)) / _peak(x) * x, largest)
         xq, qq = _fit(x, q)
-        better = (np.abs(peak) >= 1e-15) & (qq > 0) & ((i == 0) | (xq * xq > best[2] * qq))
+        better = (np.abs(_peak(x)) >= 1e-15) & (qq > 0) & ((i == 0) | (xq * xq > best[2] * qq))
         best = _keep(better, (xq / qq, q, xq / qq * xq), best)
     return best[:2]
 
@@ -87,70 +80,66 @@ def _scale_by_descent(x: Array, largest: int) -> tuple[Array, ...]:
 
 def _scale_and_minimum(x: Array, format: str) -> tuple[Array, ...]:
     """Return scale, minimum (0 or less) and codes of groups: the best of several roundings and their lines."""
-    largest, (first, steps), weight, number = _LARGEST[format], _LINES[format], np.abs(x), x.dtype.type
-    if format != "q2_k":
-        weight = np.sqrt(_sum(x * x) / number(32)) + weight
+    largest, (first, steps), is_plain, number = _GROUPS[format][1], _LINES[format], format == "q2_k", x.dtype.type
+    weight = np.abs(x) + (0 if is_plain else np.sqrt(_sum(x * x) / 32))
     most, m = x.max(-1, keepdims=True), np.minimum(x.min(-1, keepdims=True), 0)
     w, wx, flat = _sum(weight), _sum(weight * x), most - m < 2.0**-100
-    best: tuple[Array, ...] = np.zeros_like(m), m, np.zeros_like(x), np.full_like(m, np.inf)
+    best: tuple[Array, ...] = np.zeros_like(m), m, np.zeros_like(x), np.zeros_like(m)
     for i in range(-1, steps + 1):
         m, beyond = best[1], number(first) + number(0.1) * number(i) if i >= 0 else 0
         q = np.clip(np.rint((beyond + largest) / (most - m) * (x - m)), 0, largest)
         wq, wqq, wxq = _sum(weight * q), _sum(weight * q * q), _sum(weight * q * x)
         spread = w * wqq - wq * wq
-        new_d, new_m = (w * wxq - wx * wq) / spread, (wqq * wx - wq * wxq) / spread
-        new_d, new_m = np.where(new_m > 0, wxq / wqq, new_d), np.minimum(new_m, 0)
-        if i < 0:
-            new_d, new_m = 1 / (largest / (most - m)), m
-        off = np.abs(new_d * q + new_m - x)
-        error = _sum(weight * (off if format == "q2_k" else off * off))
-        best = _keep(~flat & ((i < 0) | (spread > 0) & (error < best[3])), (new_d, new_m, q, error), best)
+        line = (w * wxq - wx * wq) / spread, (wqq * wx - wq * wxq) / spread
+        line = np.where(line[1] > 0, wxq / wqq, line[0]), np.minimum(line[1], 0)
+        if i < 0:  # from end to end
+            line = 1 / (largest / (most - m)), m
+        off = np.abs(line[0] * q + line[1] - x)
+        error = _sum(weight * (off if is_plain else off * off))
+        best = _keep(~flat & ((i < 0) | (spread > 0) & (error < best[3])), (*line, q, error), best)
     return best[:3]
+
+
+def _write_32(block: Array, x: Array, format: str) -> None:
+    """Round blocks whose scale, and minimum, are those of their ends."""
+    largest, m = _LARGEST[format], x.min(-1, keepdims=True)
+    if format == "q8_0":
+        d = np.abs(_peak(x)) / largest
+        ratio = x * _over(1, d)
+        q = np.copysign(np.floor(np.abs(ratio) + np.float64(0.5)), ratio)  # ties away from 0
+    elif format.endswith("_0"):
+        d = _peak(x) / -largest
+        q = np.minimum(np.trunc(x * _over(1, d) + (largest + 0.5)) - largest, largest - 1)
+    else:
+        d, block["m"] = (x.max(-1, keepdims=True) - m) / largest, m[..., 0]
+        q = np.minimum(np.trunc((x - m) * _over(1, d) + 0.5), largest)
+    block["d"] = d[..., 0]
+    write_codes(block, format, q)
 
 
 def _whole(scales: Array, most: int) -> tuple[Array, Array]:
     """Return the groups' scales as whole numbers up to ``most``, and what they multiply."""
     largest = np.maximum(scales.max(-1, keepdims=True), 0)
-    return np.clip(np.rint(_over(most, largest) * scales), 0, most), largest[..., 0] / scales.dtype.type(most)
-
-
-def _write_32(block: Array, x: Array, format: str) -> None:
-    """Round blocks whose scale, and minimum, are those of their ends."""
-    largest, least = _LARGEST[format], x.min(-1, keepdims=True)
-    if format.endswith("_1"):
-        d = (x.max(-1, keepdims=True) - least) / x.dtype.type(largest)
-        q = np.minimum(np.trunc((x - least) * _over(1, d) + x.dtype.type(0.5)), largest)
-        block["m"] = least[..., 0]
-    elif format == "q8_0":
-        d = np.abs(_peak(x)) / x.dtype.type(largest)
-        ratio = x * _over(1, d)
-        q = np.trunc(ratio) + np.trunc(2 * (ratio - np.trunc(ratio)))  # ties away from 0
-    else:
-        d = _peak(x) / x.dtype.type(-largest)
-        q = np.minimum(np.trunc(x * _over(1, d) + x.dtype.type(largest + 0.5)) - largest, largest - 1)
-    block["d"] = d[..., 0]
-    write_codes(block, format, q)
+    return np.clip(np.rint(_over(most, largest) * scales), 0, most), largest[..., 0] / most
 
 
 def _write_256(block: Array, x: Array, format: str) -> None:
     """Round blocks whose groups have scales of their own, and round those."""
-    (size, most), largest, has_m = _GROUPS[format], _LARGEST[format], format in _LINES
+    size, largest, most = _GROUPS[format]
     x = x.reshape(*x.shape[:-1], 256 // size, size)
-    if has_m:
+    if format in _LINES:
         d, m, q = _scale_and_minimum(x, format)
         (scale, block["d"]), (least, block["m"]) = _whole(d[..., 0], most), _whole(-m[..., 0], most)
         x = x + block["m"].astype(x.dtype)[..., None, None] * least[..., None]
     else:
         d, q = (_scale_by_descent if format == "q3_k" else _scale_by_trial)(x, largest)
-        peak = _peak(d[..., 0])
-        nothing = -most if format == "q3_k" else 0
-        scale = least = np.where(np.abs(peak) < 1e-15, nothing, _round(-most / peak * d[..., 0], most))
-        block["d"] = _over(1, -most / peak)[..., 0] + 0
+        inverse, nothing = -most / _peak(d[..., 0]), np.abs(_peak(d[..., 0])) < 1e-15
+        scale = least = np.where(nothing, -32 if format == "q3_k" else 0, _round(inverse * d[..., 0], most))
+        block["d"] = _over(1, inverse)[..., 0] + 0
     step = block["d"].astype(x.dtype)[..., None, None] * scale[..., None]
-    codes = np.clip(np.rint(x / step), 0, largest) if has_m else _round(x / step, largest)
-    q = np.where(step == 0, q, codes)
+    codes = np.clip(np.rint(x / step), 0, largest) if format in _LINES else _round(x / step, largest)
     write_scales(block, format, scale.astype(np.int8), least.astype(np.int8))
-    write_codes(block, format, q.reshape(*q.shape[:-2], 256))
+    write_codes(block, format, np.where(step == 0, q, codes).reshape(*x.shape[:-2], 256))
 
 
 @op
@@ -177,8 +166,7 @@ def quantize(w: Float[Array, "O D"], format: str) -> UInt8[Array, "O row_bytes"]
     """
     require(format in FORMATS, "C1", f"block formats are {', '.join(FORMATS)}, got {format!r}")
     elements, size = FORMATS[format]
-    fits = w.ndim == 2 and w.shape[1] % elements == 0
-    require(fits, "C2", f"rows of {format} are multiples of {elements} elements, got shape {w.shape}")
+    require(w.ndim == 2 and w.shape[1] % elements == 0, "C2", f"rows are blocks of {elements}, got shape {w.shape}")
     x = widen(w).reshape(len(w), w.shape[1] // elements, elements) + 0  # a 0 of either sign is 0
     block = np.zeros(x.shape[:2], LAYOUTS[format])
     with np.errstate(all="ignore"):

@@ -47,19 +47,16 @@ FORMATS: Mapping[str, BlockFormat] = {
     name: BlockFormat(256 if name.endswith("_k") else 32, layout.itemsize) for name, layout in LAYOUTS.items()
 }
 
-
+# what is added to q, so that it is not negative; bits and run of the field ``low``; those of ``high``, if any
 _CODES: Mapping[str, tuple[int, int, int, tuple[int, int] | None]] = {
-    "q4_0": (8, 4, 16, None),
-    "q4_1": (0, 4, 16, None),
-    "q5_0": (16, 4, 16, (1, 1)),
-    "q5_1": (0, 4, 16, (1, 1)),
-    "q2_k": (0, 2, 32, None),
-    "q3_k": (4, 2, 32, (1, 32)),
-    "q4_k": (0, 4, 32, None),
-    "q5_k": (0, 4, 32, (1, 32)),
+    "q4_0": (8, 4, 16, None), "q4_1": (0, 4, 16, None), "q5_0": (16, 4, 16, (1, 1)), "q5_1": (0, 4, 16, (1, 1)),
+    "q2_k": (0, 2, 32, None), "q3_k": (4, 2, 32, (1, 32)), "q4_k": (0, 4, 32, None), "q5_k": (0, 4, 32, (1, 32)),
     "q6_k": (32, 4, 64, (2, 32)),
-}
-"""What is added to q, so that it is not negative; bits and run of the field ``low``; those of ``high``, if any."""
+}  # fmt: skip
+
+
+def _shifts(bits: int) -> Array:
+    return np.arange(0, 8, bits, dtype=np.uint8)[:, None]
 
 
 @host
@@ -72,8 +69,7 @@ def unpack_fields(packed: Array, bits: int, run: int) -> Array:
     (array([1, 2, 3, 4], dtype=int8), array([1, 3, 2, 4], dtype=int8))
     """
     *outer, size = packed.shape
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    fields = packed.reshape(*outer, size // run, 1, run) >> shifts & np.uint8(2**bits - 1)
+    fields = packed.reshape(*outer, size // run, 1, run) >> _shifts(bits) & np.uint8(2**bits - 1)
     return fields.reshape(*outer, size * 8 // bits).astype(np.int8)
 
 
@@ -81,8 +77,7 @@ def unpack_fields(packed: Array, bits: int, run: int) -> Array:
 def pack_fields(fields: Array, bits: int, run: int) -> Array:
     """Put fields into bytes, as ``unpack_fields`` finds them there."""
     *outer, size = fields.shape
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    placed = fields.astype(np.uint8).reshape(*outer, size * bits // (8 * run), 8 // bits, run) << shifts
+    placed = fields.astype(np.uint8).reshape(*outer, size * bits // (8 * run), 8 // bits, run) << _shifts(bits)
     return np.bitwise_or.reduce(placed, axis=-2).reshape(*outer, size * bits // 8)
 
 
@@ -138,10 +133,9 @@ def read_scales(block: Array, format: str) -> tuple[Array, Array | None]:
             return _half(block, "d") * ((unpack_fields(low, 4, 8) | unpack_fields(high, 2, 4) << 4) - 32), None
         case "q4_k" | "q5_k":
             # groups 0-3 keep six bits in a byte of their own; groups 4-7 keep four in ``rest`` and two above those six
-            first_d, first_m, rest = np.split(block["scales"], 3, axis=-1)
-            scales_d = np.concatenate([first_d & 63, (rest & 15) | (first_d >> 6) << 4], axis=-1)
-            scales_m = np.concatenate([first_m & 63, (rest >> 4) | (first_m >> 6) << 4], axis=-1)
-            return _half(block, "d") * scales_d, -_half(block, "m") * scales_m
+            own_d, own_m, rest = np.split(block["scales"], 3, axis=-1)
+            d, m = (own_d & 63, rest & 15 | (own_d >> 6) << 4), (own_m & 63, rest >> 4 | (own_m >> 6) << 4)
+            return _half(block, "d") * np.concatenate(d, axis=-1), -_half(block, "m") * np.concatenate(m, axis=-1)
         case "q6_k":
             return _half(block, "d") * block["scales"], None
         case _:

@@ -9,36 +9,37 @@ from refimpl.llm.narrow_floats import decode, encode
 __all__ = ["dequantize_mxfp4", "dequantize_nvfp4", "quantize_mxfp4", "quantize_nvfp4"]
 
 
-def _groups(x: Array, size: int, run: int) -> Array:
-    """Return rows in groups of neighbours [O, B, size], checked for what is written in four bits."""
-    fits = x.ndim == 2 and x.shape[1] % size == 0
-    require(fits, "C1", f"rows are blocks of {size} elements, got shape {x.shape}")
+def _check(fits: bool, size: int, run: int, *seen: tuple[int, ...]) -> None:
+    require(fits, "C1", f"rows are blocks of {size} elements, their bytes with a byte of scale each, got {seen}")
     require(run > 0 and size // 2 % run == 0, "C2", f"run divides {size // 2}, got {run}")
-    wide = widen(x)
-    require(bool(np.isfinite(wide).all()), "C3", "what is quantised is finite")
-    return wide.reshape(len(x), x.shape[1] // size, size)
 
 
-def _four_bits(x: Array, step: Array, run: int) -> Array:
+def _groups(x: Array, size: int, run: int) -> tuple[Array, Array]:
+    """Return rows in groups of neighbours [O, B, size], and the largest magnitude of each."""
+    _check(x.ndim == 2 and x.shape[-1] % size == 0, size, run, x.shape)
+    x_OBI = widen(x).reshape(len(x), x.shape[1] // size, size)
+    require(bool(np.isfinite(x_OBI).all()), "C3", "what is quantised is finite")
+    return x_OBI, np.abs(x_OBI).max(axis=-1)
+
+
+def _pack(x_OBI: Array, step: Array, run: int) -> Array:
     """Return groups in steps as bytes of two codes; a step of 0 gives codes 0."""
     with np.errstate(all="ignore"):
-        codes = encode(np.where(step[..., None] == 0, 0, x / step[..., None]), "e2m1")
-    return pack_fields(codes.reshape(len(x), x.shape[1] * x.shape[2]), 4, run)
+        codes = encode(np.where(step[..., None] == 0, 0, x_OBI / step[..., None]), "e2m1")
+    return pack_fields(codes.reshape(len(codes), codes.shape[1] * codes.shape[2]), 4, run)
 
 
-def _numbers(packed: Array, scale: Array, size: int, run: int) -> Array:
-    """Return the e2m1 numbers of packed rows in groups [O, B, size]."""
-    fits = packed.ndim == 2 and packed.dtype == scale.dtype == np.uint8 and packed.shape[1] * 2 % size == 0
-    fits = fits and scale.shape == (len(packed), packed.shape[1] * 2 // size)
-    require(fits, "C1", f"bytes of blocks of {size} and a byte of scale each, got {packed.shape} and {scale.shape}")
-    require(run > 0 and size // 2 % run == 0, "C2", f"run divides {size // 2}, got {run}")
-    return decode(unpack_fields(packed, 4, run).view(np.uint8), "e2m1").reshape(*scale.shape, size)
+def _unpack(packed: Array, scale: Array, step: Array, size: int, run: int) -> Array:
+    """Return the numbers of packed rows."""
+    fits = packed.dtype == scale.dtype == np.uint8 and packed.ndim == 2
+    fits = fits and scale.shape == (len(packed), packed.shape[1] * 2 / size)
+    _check(fits, size, run, packed.shape, scale.shape)
+    codes = unpack_fields(packed, 4, run).view(np.uint8)
+    return (decode(codes, "e2m1").reshape(*scale.shape, size) * step[..., None]).reshape(codes.shape)
 
 
 @op
-def quantize_mxfp4(
-    x: Float[Array, "O D"], *, run: int = 1
-) -> tuple[UInt8[Array, "O row_bytes"], UInt8[Array, "O B"]]:
+def quantize_mxfp4(x: Float[Array, "O D"], *, run: int = 1) -> tuple[UInt8[Array, "O row_bytes"], UInt8[Array, "O B"]]:
     """Round rows to MXFP4: fp4 numbers (e2m1), two a byte, and a power of two (e8m0) for each 32 (gpt-oss).
 
     Math: e = max(floor(log2 max |x|) - 2, -127) over the block;  q = e2m1(x / 2^e), ties to even;  scale = e + 127.
@@ -57,11 +58,10 @@ def quantize_mxfp4(
     >>> packed[0, :2], scale
     (array([39, 13], dtype=uint8), array([[127]], dtype=uint8))
     """
-    x_OBI = _groups(x, 32, run)
-    largest = np.abs(x_OBI).max(axis=-1)
+    x_OBI, largest = _groups(x, 32, run)
     exponent = np.frexp(largest)[1] - 1  # floor(log2), exactly
     scale = np.where(largest > 0, np.clip(exponent - 2 + 127, 0, 254), 0).astype(np.uint8)
-    return _four_bits(x_OBI, decode(scale, "e8m0"), run), scale
+    return _pack(x_OBI, decode(scale, "e8m0"), run), scale
 
 
 @op
@@ -82,8 +82,7 @@ def dequantize_mxfp4(
     >>> dequantize_mxfp4(packed, scale)[0, :4], dequantize_mxfp4(packed, scale, run=16)[0, ::16]
     (array([1., 2., 1., 2.], dtype=float32), array([1., 2.], dtype=float32))
     """
-    w_OBI = _numbers(packed, scale, 32, run) * decode(scale, "e8m0")[..., None]
-    return w_OBI.reshape(len(packed), 2 * packed.shape[1])
+    return _unpack(packed, scale, decode(scale, "e8m0"), 32, run)
 
 
 @op
@@ -106,12 +105,11 @@ def quantize_nvfp4(
     >>> scale.tolist(), tensor, dequantize_nvfp4(packed, scale, tensor)[:, :2].tolist()
     ([[126], [56]], array(1., dtype=float32), [[2688.0, 448.0], [-6.0, 3.0]])
     """
-    x_OBI = _groups(x, 16, run)
-    largest, of = np.abs(x_OBI).max(axis=-1), x_OBI.dtype.type
-    tensor = np.asarray(largest.max(initial=0) / of(448 * 6))
+    x_OBI, largest = _groups(x, 16, run)
+    tensor = np.asarray(largest.max(initial=0) / largest.dtype.type(448 * 6))
     with np.errstate(all="ignore"):
-        scale = encode(np.where(tensor == 0, 0, largest / (of(6) * tensor)), "e4m3")
-    return _four_bits(x_OBI, decode(scale, "e4m3") * tensor, run), scale, tensor
+        scale = encode(np.where(tensor == 0, 0, largest / (6 * tensor)), "e4m3")
+    return _pack(x_OBI, decode(scale, "e4m3") * tensor, run), scale, tensor
 
 
 @op
@@ -131,6 +129,4 @@ def dequantize_nvfp4(
     >>> dequantize_nvfp4(np.full((1, 8), 0x21, np.uint8), np.uint8([[0x40]]), np.float32(10))[0, :2]
     array([10., 20.], dtype=float32)
     """
-    step = decode(scale, "e4m3") * widen(tensor)
-    w_OBI = _numbers(packed, scale, 16, run) * step[..., None]
-    return w_OBI.reshape(len(packed), 2 * packed.shape[1]).astype(tensor.dtype)
+    return _unpack(packed, scale, decode(scale, "e4m3") * widen(tensor), 16, run).astype(tensor.dtype)

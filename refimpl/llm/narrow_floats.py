@@ -9,25 +9,21 @@ those integers.
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+from ml_dtypes import float4_e2m1fn, float8_e4m3fn, float8_e5m2, float8_e8m0fnu
 
 from refimpl.contract import Array, Float, host, op, require, widen
 
 __all__ = ["NUMBERS", "decode", "dequantize_linear", "encode", "quantize_absmax", "quantize_linear"]
 
+# the least and the largest number of a format, and the dtype that holds its codes
 NUMBERS: Mapping[str, tuple[float, float, Any]] = {
     "int8": (-128, 127, np.int8), "uint8": (0, 255, np.uint8), "int4": (-8, 7, np.int8), "uint4": (0, 15, np.uint8),
     "int2": (-2, 1, np.int8), "uint2": (0, 3, np.uint8), "int16": (-(2**15), 2**15 - 1, np.int16),
     "uint16": (0, 2**16 - 1, np.uint16), "e4m3": (-448, 448, np.uint8), "e5m2": (-57344, 57344, np.uint8),
     "e2m1": (-6, 6, np.uint8),
 }  # fmt: skip
-"""The least and the largest number of a format, and the dtype that holds its codes."""
-
-_FLOATS: Mapping[str, Any] = {
-    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn,
-    "e8m0": ml_dtypes.float8_e8m0fnu,
-}  # fmt: skip
+_FLOATS = {"e4m3": float8_e4m3fn, "e5m2": float8_e5m2, "e2m1": float4_e2m1fn, "e8m0": float8_e8m0fnu}
 
 
 @host
@@ -55,19 +51,17 @@ def decode(q: Array, format: str) -> Array:
     return (codes.view(_FLOATS[format]) if format in _FLOATS else codes).astype(np.float32)
 
 
-def _spread(
-    scale: Array, zero_point: Array | None, format: str, shape: tuple[int, ...], block: tuple[int, ...]
-) -> tuple[Array, Array]:
+def _spread(scale: Array, zero_point: Array | None, format: str, shape: Any, block: Any) -> tuple[Array, Array]:
     """Return the scale and the zero point of every element."""
     require(format in NUMBERS, "C1", f"formats are {', '.join(NUMBERS)}, got {format!r}")
-    counts, sizes = (1,) * (len(shape) - scale.ndim) + scale.shape, (1,) * (len(shape) - len(block)) + block
-    fits = len(counts) == len(sizes) == len(shape) and min(sizes, default=1) > 0
-    fits = fits and all(n in (1, -(-length // size)) for n, length, size in zip(counts, shape, sizes, strict=True))
+    counts, sizes = ((1,) * (len(shape) - len(part)) + tuple(part) for part in (scale.shape, block))
+    axes = list(zip(shape, counts, sizes, strict=False))
+    fits = all(size > 0 and count in (1, -(-length // size)) for length, count, size in axes)
+    fits = fits and len(counts) == len(sizes) == len(shape)
     require(fits, "C2", f"scale of {shape} in blocks of {block} has a number a block or one an axis, got {scale.shape}")
     fits = zero_point is None or (format not in _FLOATS and zero_point.shape == scale.shape)
     require(fits, "C3", f"zero_point has the shape {scale.shape} of scale, and none is there for {', '.join(_FLOATS)}")
-    at = np.ix_(*(np.arange(length) // size % n for n, length, size in zip(counts, shape, sizes, strict=True)))
-    step = widen(scale)
+    at, step = np.ix_(*(np.arange(length) // size % count for length, count, size in axes)), widen(scale)
     zero = np.zeros_like(step) if zero_point is None else zero_point.astype(step.dtype)
     return step.reshape(counts)[at], zero.reshape(counts)[at]
 
@@ -156,9 +150,8 @@ def quantize_absmax(
     require(format in NUMBERS, "C1", f"formats are {', '.join(NUMBERS)}, got {format!r}")
     rows, columns = block or (1, max((1, *x.shape[1:])))
     require(x.ndim == 2 and min(rows, columns) > 0, "C2", f"a matrix in blocks, got {x.shape} in blocks of {block}")
-    wide, (height, width) = widen(x), x.shape
+    wide, starts = widen(x), (np.arange(0, x.shape[0], rows), np.arange(0, x.shape[1], columns))
     require(bool(np.isfinite(wide).all()), "C3", "what is quantised is finite")
-    sizes = np.pad(np.abs(wide), ((0, -height % rows), (0, -width % columns)))
-    sizes = sizes.reshape(len(sizes) // rows, rows, -(-width // columns), columns)
-    scale = sizes.max(axis=(1, 3)) / wide.dtype.type(NUMBERS[format][1])
+    largest = np.maximum.reduceat(np.maximum.reduceat(np.abs(wide), starts[0], axis=0), starts[1], axis=1)
+    scale = largest / wide.dtype.type(NUMBERS[format][1])
     return quantize_linear(wide, scale, format=format, block=(rows, columns)), scale
