@@ -3,12 +3,14 @@
 import ast
 import importlib.util
 import io
-import sys
 import tokenize
+from collections.abc import Sequence
 from pathlib import Path
 
 from refimpl import CONTENTS, HOUR
+from refimpl.command import Parser, guard, run_program
 from refimpl.contract import host
+from refimpl.interrupt import Brake
 
 __all__ = ["code_lines", "contents", "main"]
 
@@ -60,11 +62,16 @@ def contents() -> list[str]:
 
 
 @host
-def main() -> int:
-    """Print the table of contents."""
-    print("\n".join(contents()))
-    return 0
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table of contents; return the exit code, never raise."""
+
+    def work(_: Brake) -> int:
+        Parser(prog="python -m refimpl", description=(__doc__ or "").split(": ", 1)[1]).parse_args(argv)
+        print("\n".join(contents()))
+        return 0
+
+    return guard("refimpl", work)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)
