@@ -53,7 +53,7 @@ class Bench(ABC):
 
     def blocks(self, rows: int, columns: int, format: str) -> Any:
         """Return random quantised weights whose scales are small and finite."""
-        from refimpl.llm.blocks import FORMATS
+        from refimpl.blocks import FORMATS
 
         form = FORMATS[format]
         shape = (rows, columns // form.elements, form.bytes)

@@ -3,9 +3,9 @@
 import ml_dtypes
 import numpy as np
 
-from refimpl.llm.blocks import FORMATS
-from refimpl.llm.quantize import Tensor
+from refimpl.blocks import FORMATS
 from refimpl.models.spec import ModelSpec, RopeSpec, weight_shapes
+from refimpl.models.tensor import Tensor
 
 __all__ = ["random_model"]
 

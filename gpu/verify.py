@@ -16,9 +16,11 @@ from gpu.cli.output import Answer
 from gpu.executor.weights import DTYPES
 from refimpl import operations
 from refimpl.basics import activation as activations
+from refimpl.blocks import FORMATS
 from refimpl.contract import Array, host
-from refimpl.llm.quantize import FORMATS, Tensor, linear_int8
+from refimpl.llm.quantize import linear_int8
 from refimpl.model import Model, open_model
+from refimpl.models.tensor import Tensor
 
 __all__ = ["LayerError", "layer_errors", "reference", "verify"]
 

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 CONTENTS = (
     ("contract", "roles, array types, errors, the dimension key"),
+    ("blocks", "where the bits of quantised weights lie in GGUF files"),
     ("basics.linear", "y = x w^T + b"),
     ("basics.activation", "softmax and its kin; relu, sigmoid, softplus, silu, the three GELUs"),
     ("basics.gated", "one projection as the gate of another: swiglu, geglu, gpt-oss's clamped form"),
@@ -40,7 +41,6 @@ CONTENTS = (
     ("llm.cuts", "temperature, top-k, top-p, min-p, greedy"),
     ("llm.tail_cuts", "typical, epsilon and eta cutoff, top-n-sigma, top-h"),
     ("llm.sampler", "from logits to a token; the chain of steps is data"),
-    ("llm.blocks", "where the bits of quantised weights lie"),
     ("llm.block_writers", "weights rounded into those blocks"),
     ("llm.narrow_floats", "numbers of few bits beside their scales: int8 by rows, fp8 by blocks"),
     ("llm.fp4", "MXFP4 and NVFP4"),
@@ -48,6 +48,7 @@ CONTENTS = (
     ("llm.generate", "prefill, decode, stop; text as it becomes whole"),
     ("llm.speculative", "several tokens from one pass: drafts, and which of them stay"),
     ("models.spec", "a decoder as data"),
+    ("models.tensor", "a weight as its file holds it"),
     ("bottleneck.roofline", "what a device can do at most; memory or arithmetic bounds"),
     ("bottleneck.cost", "operations and bytes of every operation, by its sizes"),
     ("bottleneck.serving", "parameters, memory and least times of a model on a device"),
@@ -84,9 +85,12 @@ CONTENTS = (
     ("__main__", "python -m refimpl: this table"),
 )
 
-_ROOMS, _MORE = ("contract", "basics", "llm", "bottleneck"), ("models.spec", "models.decoder", "operations")
-HOUR = tuple(name for name, _ in CONTENTS if name.split(".")[0] in _ROOMS or name in _MORE)
-"""The modules of the hour, in reading order."""
+_ROOMS, _MORE = ("contract", "blocks", "basics", "llm", "bottleneck"), ("models.spec", "models.decoder", "operations")
+_LATER = ("llm.cache_forms", "llm.block_writers", "llm.narrow_floats", "llm.fp4")
+HOUR = tuple(
+    name for name, _ in CONTENTS if (name.split(".")[0] in _ROOMS or name in _MORE) and name not in _LATER
+)
+"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for how numbers of few bits are made."""
 
 
 def __getattr__(name: str) -> Any:

@@ -98,9 +98,12 @@ SAMPLING = {
     "top_k": (whole(0, HUGE), 0, "draw among the K likeliest tokens; 0: all"),
     "top_p": (real(0, 1), 1.0, "draw among the likeliest tokens that hold this mass"),
     "min_p": (real(0, 1), 0.0, "draw among tokens at least this fraction as likely as the likeliest"),
+    "typical": (real(0, 1), 1.0, "draw among the most typical tokens that hold this mass"),
     "repetition_penalty": (real(1e-3, 1e3), 1.0, "divide (or multiply) the logits of tokens that occurred; 1: off"),
     "presence_penalty": (real(-100, 100), 0.0, "subtracted once from the logits of tokens made before"),
     "frequency_penalty": (real(-100, 100), 0.0, "subtracted for each time that a token was made before"),
+    "no_repeat_ngram": (whole(0, HUGE), 0, "never make the same N tokens twice; 0: off"),
+    "min_tokens": (whole(0, HUGE), 0, "do not end before N tokens"),
     "seed": (whole(0, 2**64 - 1), 0, "the same seed draws the same text"),
     "max_tokens": (whole(1, HUGE), None, "stop after N tokens (256, or where the context ends)"),
 }
@@ -109,6 +112,9 @@ SAMPLING = {
 FLAGS = {name: ["--" + name.replace("_", "-")] for name in SAMPLING} | {
     "temperature": ["--temperature", "--temp"],
     "repetition_penalty": ["--repeat-penalty", "--repetition-penalty"],
+    "typical": ["--typical", "--typical-p"],
+    "no_repeat_ngram": ["--no-repeat-ngram", "--no-repeat-ngram-size"],
+    "min_tokens": ["--min-tokens", "--min-new-tokens"],
     "seed": ["-s", "--seed"],
     "max_tokens": ["-n", "--max-tokens", "--n-predict", "--max-new-tokens", "--num-predict"],
 }

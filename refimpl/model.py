@@ -17,13 +17,13 @@ from refimpl.files.hub import resolve
 from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
 from refimpl.llm.generate import Step, Token, generate
 from refimpl.llm.kv_cache import KVCache
-from refimpl.llm.quantize import Tensor
 from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
 from refimpl.llm.speculative import Verify
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
 from refimpl.models.families.gguf_names import gguf_config, gguf_weights
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 
 __all__ = ["Model", "Prompt", "Source", "check_ids", "load", "open_model", "prompt_ids"]
 
@@ -179,7 +179,7 @@ class Model:
         room = self.context if max_tokens is None else min(self.context, len(ids) + whole("max_tokens", max_tokens))
         return generate(
             self.sequence(room), check_ids(ids, self.spec).tolist(), context=self.context, max_tokens=max_tokens,
-            chain=settings_chain(chain, sampling), stop=stop, seed=seed, logprobs=logprobs,
+            chain=settings_chain(chain, sampling, self.eos_ids), stop=stop, seed=seed, logprobs=logprobs,
             eos_ids=() if ignore_eos else self.eos_ids,
             token_bytes=self.tokenizer.token_bytes if self.tokenizer else None,
         )  # fmt: skip

@@ -22,9 +22,9 @@ from gpu.executor.weights import Weights
 from gpu.executor.workspace import Workspace, memory_bytes, scratch_bytes, usual_capacity
 from refimpl.contract import Array, Float, UsageError, host
 from refimpl.llm.position import rope_table
-from refimpl.llm.quantize import Tensor
 from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 
 __all__ = ["CpuExecutor", "first_step_compiles", "memory_bytes"]
 

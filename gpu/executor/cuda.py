@@ -23,8 +23,8 @@ from gpu.executor.plan import Segment
 from gpu.llm.embedding import embedding_into
 from gpu.llm.position import learned_position_into, rope_append_into
 from refimpl.contract import Array, Float
-from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 
 __all__ = ["CudaExecutor"]
 

@@ -10,8 +10,9 @@ from gpu.basics.linear import linear_into
 from gpu.executor.weights import DTYPES
 from gpu.llm.embedding import embedding_into
 from gpu.llm.quantize import dequantize_into, linear_blocks_into
+from refimpl.blocks import FORMATS
 from refimpl.contract import Array, UsageError
-from refimpl.llm.quantize import FORMATS, Tensor
+from refimpl.models.tensor import Tensor
 
 __all__ = ["DeviceWeights", "Matrix"]
 

@@ -20,7 +20,7 @@ from gpu.executor.page import BLOCK, PAGE
 from gpu.executor.rotary import rotate_halves, rotate_neighbours
 from gpu.executor.vector import LANES, load_part, store_part
 from refimpl.contract import Array
-from refimpl.llm.quantize import Tensor
+from refimpl.models.tensor import Tensor
 
 __all__ = ["OPERATIONS", "Operation"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numba.extending import intrinsic
 
 from refimpl.contract import Array, host, require
-from refimpl.llm.quantize import Tensor
+from refimpl.models.tensor import Tensor
 
 from .jit import jit
 from .lanes import ROWS, emit, load_shorts, load_words, store

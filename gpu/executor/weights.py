@@ -11,8 +11,8 @@ from gpu.executor.linear_int8 import has_int8
 from gpu.executor.pack import Packed, pack
 from gpu.executor.program import LAYER, MATRICES, MATRIX
 from refimpl.contract import Array, UsageError
-from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 
 __all__ = ["DTYPES", "Weights"]
 

@@ -16,8 +16,8 @@ from gpu.executor.plan import CHUNK, TILE_ROWS, Plan
 from gpu.executor.program import PROGRAM
 from gpu.executor.weights import Weights
 from refimpl.contract import Array, host
-from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 
 __all__ = ["Workspace", "memory_bytes", "scratch_bytes", "usual_capacity"]
 

@@ -7,8 +7,8 @@ from gpu.compile import Kernel, device_function, numba_kernel
 from gpu.llm.block_scales import scales
 from gpu.llm.blocks import FORMATS, block_words, code, decode, place
 from gpu.number import storage, write
+from refimpl.blocks import LAYOUTS
 from refimpl.contract import host
-from refimpl.llm.blocks import LAYOUTS
 
 __all__ = ["CHUNK", "WARPS", "dequantize_kernel", "linear_blocks_kernel", "linear_int8_kernel"]
 

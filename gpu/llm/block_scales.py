@@ -5,8 +5,8 @@ from typing import Any
 
 from gpu.compile import device_function
 from gpu.number import read
+from refimpl.blocks import LAYOUTS
 from refimpl.contract import host
-from refimpl.llm.blocks import LAYOUTS
 
 __all__ = ["field", "scales", "start"]
 

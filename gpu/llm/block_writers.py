@@ -9,8 +9,8 @@ from gpu.llm.writer_groups import WARPS
 from gpu.llm.writer_kernels import blocks_of_warp, quantize_kernel
 from gpu.number import DTYPES, named
 from gpu.registry import Variant
+from refimpl.blocks import LAYOUTS
 from refimpl.contract import Array, Float, UInt8, kernel, op, require
-from refimpl.llm.blocks import LAYOUTS
 
 __all__ = ["VARIANTS", "quantize", "quantize_into"]
 

@@ -1,4 +1,4 @@
-"""Weights in blocks as kernels read them, by the layouts of ``refimpl.llm.blocks``.
+"""Weights in blocks as kernels read them, by the layouts of ``refimpl.blocks``.
 
 Kernels see the bytes as 16-bit words: a block of every format is whole words, and its float16 numbers are words.
 """
@@ -10,8 +10,8 @@ from typing import Any
 from gpu.compile import device_function
 from gpu.llm.block_scales import field, scales, start
 from gpu.registry import Variant
+from refimpl.blocks import FORMATS, LAYOUTS
 from refimpl.contract import host
-from refimpl.llm.blocks import FORMATS, LAYOUTS
 
 __all__ = ["CODES", "FORMATS", "VARIANTS", "block_words", "code", "decode", "place"]
 

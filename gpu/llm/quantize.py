@@ -12,8 +12,8 @@ from gpu.llm.blocks import FORMATS
 from gpu.llm.gemv_blocks import GEMV_FORMATS, gemv_blocks_into
 from gpu.number import DTYPES, named, read, storage
 from gpu.registry import Variant
+from refimpl.blocks import LAYOUTS
 from refimpl.contract import Array, Float, Int, UInt8, kernel, op, require
-from refimpl.llm.blocks import LAYOUTS
 
 __all__ = [
     "FUSED", "VARIANTS", "dequantize", "dequantize_into", "linear_blocks_into", "linear_int8", "linear_int8_into",

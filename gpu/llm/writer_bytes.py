@@ -7,8 +7,8 @@ from gpu.compile import device_function
 from gpu.llm.block_scales import start
 from gpu.llm.blocks import CODES
 from gpu.number import write
+from refimpl.blocks import LAYOUTS
 from refimpl.contract import host
-from refimpl.llm.blocks import LAYOUTS
 
 __all__ = ["half", "pack"]
 

@@ -11,8 +11,8 @@ from gpu.llm.writer_bytes import half
 from gpu.llm.writer_groups import GROUPS, WARPS, quantize_groups_kernel
 from gpu.llm.writer_search import add, divide, multiply
 from gpu.number import read, storage
+from refimpl.blocks import LAYOUTS
 from refimpl.contract import host
-from refimpl.llm.blocks import LAYOUTS
 
 __all__ = ["blocks_of_warp", "quantize_kernel"]
 

@@ -119,7 +119,7 @@ def lines(size: int, largest: int, first: float, steps: int, plain: bool) -> Any
             if i < int32(0):
                 new_d, new_m = cuda.libdevice.fdiv_rn(float32(1), inverse), m
             off = error(values, at, inverse, m, rms, new_d, new_m)
-            if i < int32(0) or spread > float32(0) and off < least_error:
+            if i < int32(0) or (spread > float32(0) and off < least_error):
                 d, best, base, m, least_error = new_d, inverse, m, new_m, off
             i += int32(1)
         return d if w == w else w, m, best, base

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
+from refimpl.blocks import FORMATS
 from refimpl.bottleneck.cost import cost
 from refimpl.bottleneck.roofline import Cost, Device, seconds
 from refimpl.contract import UsageError, host
-from refimpl.llm.blocks import FORMATS
 from refimpl.models.spec import ModelSpec, MoeSpec, weight_shapes
 
 __all__ = [

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from refimpl.contract import Array, CheckpointError, UInt8, host
-from refimpl.llm.quantize import Tensor
+from refimpl.models.tensor import Tensor
 
 __all__ = ["map_file", "read_json", "read_safetensors", "read_config", "read_folder"]
 

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from refimpl.blocks import FORMATS
 from refimpl.contract import Array, CheckpointError, host
 from refimpl.files.checkpoint import map_file
-from refimpl.llm.quantize import FORMATS, Tensor
+from refimpl.models.tensor import Tensor
 
 __all__ = ["read_gguf"]
 

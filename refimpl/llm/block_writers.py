@@ -7,8 +7,8 @@ best. Then the groups' scales are rounded in their turn, and the codes taken ane
 
 import numpy as np
 
+from refimpl.blocks import FORMATS, LAYOUTS, write_codes, write_scales
 from refimpl.contract import Array, Float, UInt8, op, require, widen
-from refimpl.llm.blocks import FORMATS, LAYOUTS, write_codes, write_scales
 
 __all__ = ["quantize"]
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from refimpl.blocks import pack_fields, unpack_fields
 from refimpl.contract import Array, Float, UInt8, op, require, widen
-from refimpl.llm.blocks import pack_fields, unpack_fields
 from refimpl.llm.narrow_floats import decode, encode
 
 __all__ = ["dequantize_mxfp4", "dequantize_nvfp4", "quantize_mxfp4", "quantize_nvfp4"]

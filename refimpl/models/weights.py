@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from refimpl.blocks import FORMATS
 from refimpl.contract import CheckpointError, host
-from refimpl.llm.quantize import FORMATS, Tensor
 from refimpl.models.spec import ModelSpec, weight_shapes
+from refimpl.models.tensor import Tensor
 
 __all__ = ["name_weights"]
 

@@ -13,8 +13,8 @@ from gpu.run import main
 from refimpl.bottleneck.roofline import bound, ridge, seconds
 from refimpl.bottleneck.serving import phase_costs
 from refimpl.bottleneck.serving import weight_bytes as bytes_of_spec
-from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec, RopeSpec, weight_shapes
+from refimpl.models.tensor import Tensor
 
 
 def _spec(tied: bool = True, windows: tuple[int | None, ...] = (None, 4)) -> ModelSpec:

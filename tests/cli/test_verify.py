@@ -14,8 +14,9 @@ from gpu.cli.arguments import parse_arguments
 from gpu.run import main
 from gpu.verify import layer_errors, reference
 from refimpl import operations
-from refimpl.llm.quantize import Tensor, quantize_int8
+from refimpl.llm.quantize import quantize_int8
 from refimpl.model import Source, open_model
+from refimpl.models.tensor import Tensor
 
 IDS = list(range(40, 60))
 ASK = ["the cat sat on the mat", "--raw", "-n", "16", "--ignore-eos", "--verify"]

@@ -9,8 +9,8 @@ from golden.tolerance import judge
 from gpu import device
 from gpu.llm import quantize
 from gpu.llm.quantize import dequantize_into, linear_blocks_into, linear_int8, quantize_int8
+from refimpl.blocks import FORMATS, LAYOUTS
 from refimpl.contract import ContractError
-from refimpl.llm.blocks import FORMATS, LAYOUTS
 from refimpl.llm.quantize import dequantize
 from tests.equivalence.strategies import dtypes, each_kernel, examples, numbers, reference, seeds
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gpu import device
 from gpu.llm.block_writers import quantize
+from refimpl.blocks import FORMATS
 from refimpl.contract import ContractError
-from refimpl.llm.blocks import FORMATS
 from tests.equivalence.strategies import dtypes, each_kernel, numbers, reference, seeds
 
 of_a_format = settings(max_examples=max(8, settings.default.max_examples // 6))

@@ -7,8 +7,8 @@ import pytest
 
 from gpu.executor.cuda import CudaExecutor
 from refimpl.contract import ContractError, UsageError
-from refimpl.llm.quantize import Tensor
 from refimpl.models.spec import ModelSpec, RopeSpec
+from refimpl.models.tensor import Tensor
 from tests.executor.tiny_models import LLAMA, SPECS, random_tensors, reference
 
 IDS = np.array([3, 1, 41, 5, 9])

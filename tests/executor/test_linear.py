@@ -18,7 +18,8 @@ from gpu.executor.linear import SCRATCH_BYTES, embedding_row, linear_rows
 from gpu.executor.linear_int8 import has_int8, linear_rows_int8, quantize_rows_int8
 from gpu.executor.pack import FORMATS, Packed, pack
 from refimpl.contract import ContractError
-from refimpl.llm.quantize import Tensor, linear_int8, quantize_int8
+from refimpl.llm.quantize import linear_int8, quantize_int8
+from refimpl.models.tensor import Tensor
 
 NARROW = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 TWO = dict.fromkeys(["q4_1", "q5_1", "q4_k", "q5_k"], (0, 2))

@@ -7,9 +7,11 @@ import numpy as np
 
 from refimpl import operations
 from refimpl.basics.gated import swiglu
-from refimpl.llm.quantize import FORMATS, Tensor, linear_int8
+from refimpl.blocks import FORMATS
+from refimpl.llm.quantize import linear_int8
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.spec import ModelSpec, RopeSpec, weight_shapes
+from refimpl.models.tensor import Tensor
 
 ALL_BIASES = ("b_q", "b_k", "b_v", "b_o", "b_up", "b_down")
 LLAMA = ModelSpec(

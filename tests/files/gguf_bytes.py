@@ -7,7 +7,7 @@ from tempfile import mkdtemp
 import gguf
 import numpy as np
 
-from refimpl.llm.quantize import FORMATS
+from refimpl.blocks import FORMATS
 
 STRING, ARRAY = 8, 9
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refimpl.blocks import FORMATS
 from refimpl.contract import CheckpointError
 from refimpl.files.gguf import read_gguf
-from refimpl.llm.quantize import FORMATS
 from tests.files.gguf_bytes import ARRAY, STRING, entry, gguf_bytes, library_file, pair, some_blocks, text
 
 NUMBERS = {

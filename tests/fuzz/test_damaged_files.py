@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
+from refimpl.blocks import FORMATS
 from refimpl.contract import CheckpointError
 from refimpl.files.checkpoint import read_folder, read_safetensors
 from refimpl.files.gguf import read_gguf
 from refimpl.files.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
-from refimpl.llm.quantize import FORMATS
 from tests.files.gguf_bytes import library_file, some_blocks
 from tests.tokenizer.trained import gguf_metadata, train, write
 

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refimpl.blocks import FORMATS
 from refimpl.contract import ContractError
-from refimpl.llm.quantize import FORMATS, Tensor, dequantize, linear_int8, quantize_int8
+from refimpl.llm.quantize import dequantize, linear_int8, quantize_int8
+from refimpl.models.tensor import Tensor
 from tests.laws.strategies import DTYPES, normal, seeds
 
 NARROW = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from refimpl.blocks import FORMATS, LAYOUTS, pack_fields, read_codes, read_scales, unpack_fields, write_codes
 from refimpl.contract import ContractError
 from refimpl.llm.block_writers import quantize
-from refimpl.llm.blocks import FORMATS, LAYOUTS, pack_fields, read_codes, read_scales, unpack_fields, write_codes
 from refimpl.llm.quantize import dequantize
 from tests.laws.strategies import DTYPES, normal, seeds
 

@@ -35,6 +35,11 @@ def test_the_hour_is_an_hour():
     assert sum(module_lines(SPECIFICATION[f"refimpl.{name}"]) for name in refimpl.HOUR) <= MOST_LINES_OF_THE_HOUR
 
 
+def test_the_sections_of_the_chapter_are_short():
+    sections = [name for name, _ in refimpl.CONTENTS if name.split(".")[0] in ("basics", "llm", "bottleneck")]
+    assert sum(module_lines(SPECIFICATION[f"refimpl.{name}"]) for name in sections) < MOST_LINES_OF_THE_HOUR
+
+
 def test_the_hour_leans_on_nothing_else():
     hour = {f"refimpl.{name}" for name in refimpl.HOUR}
     reached = {target(*each) for name in hour for each in imports(SPECIFICATION[name])}

@@ -10,7 +10,7 @@ import pytest
 
 import refimpl
 from golden import SPECIFICATION
-from refimpl.llm.quantize import FORMATS
+from refimpl.blocks import FORMATS
 from tests.mirror.tree import ROOT, modules
 
 PAGES = ["README.md", "CONTRIBUTING.md", "MODELS.md", "CHANGELOG.md", "golden/README.md"]

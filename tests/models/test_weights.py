@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from refimpl.contract import CheckpointError
-from refimpl.llm.quantize import Tensor
 from refimpl.models.families import read_spec, read_weights
 from refimpl.models.spec import weight_shapes
+from refimpl.models.tensor import Tensor
 from tests.models.tiny import CONFIGS, GPT2, LLAMA, published, random_weights
 
 

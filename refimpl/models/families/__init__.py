@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
-from refimpl.llm.quantize import Tensor
 from refimpl.models.families import gpt2, llama, phi3, qwen2, qwen3
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 
 __all__ = ["SUPPORTED", "read_spec", "read_weights"]
 

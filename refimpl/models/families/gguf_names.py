@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from refimpl.contract import Array, CheckpointError, Int, host
-from refimpl.llm.quantize import Tensor
 from refimpl.models.config import check_keys, integer, number
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
 __all__ = ["ARCHITECTURES", "gguf_config", "gguf_weights", "halves_order"]

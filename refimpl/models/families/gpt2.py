@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
-from refimpl.llm.quantize import Tensor
 from refimpl.models.config import activation, check_keys, flag, integer, layer_count, number, token_ids
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
 __all__ = ["MODEL_TYPES", "spec", "weights"]

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
-from refimpl.llm.quantize import Tensor
 from refimpl.models.config import (
     activation,
     check_keys,
@@ -18,6 +17,7 @@ from refimpl.models.config import (
     token_ids,
 )
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
 __all__ = ["KEYS", "MODEL_TYPES", "TENSORS", "llama_like", "spec", "weights"]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
-from refimpl.llm.quantize import Tensor
 from refimpl.models.config import check_keys, layer_count, layer_windows
 from refimpl.models.families import llama
 from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
 __all__ = ["MODEL_TYPES", "spec", "weights"]
