@@ -16,7 +16,9 @@ __all__ = ["DEVIATIONS", "candidates"]
 _OPSET, _IR = 24, 10
 _TYPES = {
     "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE,
-    "bfloat16": TensorProto.BFLOAT16, "int32": TensorProto.INT32, "int64": TensorProto.INT64, "bool": TensorProto.BOOL,
+    "bfloat16": TensorProto.BFLOAT16, "int8": TensorProto.INT8, "uint8": TensorProto.UINT8,
+    "int16": TensorProto.INT16, "uint16": TensorProto.UINT16, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
 }  # fmt: skip
 
 
@@ -29,12 +31,12 @@ def candidates() -> list[Candidate]:
 
 
 @functools.cache
-def _session(op: str, types: tuple[str, ...], attributes: tuple[tuple[str, Any], ...]) -> Any:
+def _session(op: str, types: tuple[str, ...], result: str, attributes: tuple[tuple[str, Any], ...]) -> Any:
     places = [f"input_{number}" if type else "" for number, type in enumerate(types)]
     given = {place: type for place, type in zip(places, types, strict=True) if type}
     inputs = [helper.make_tensor_value_info(name, _TYPES[type], None) for name, type in given.items()]
     node = helper.make_node(op, places, ["output"], **dict(attributes))
-    output = helper.make_tensor_value_info("output", _TYPES[types[0]], None)
+    output = helper.make_tensor_value_info("output", _TYPES[result], None)
     model = helper.make_model(
         helper.make_graph([node], op, inputs, [output]), opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR
     )
@@ -45,8 +47,8 @@ def _session(op: str, types: tuple[str, ...], attributes: tuple[tuple[str, Any],
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def _run(op: str, *inputs: Any, **attributes: Any) -> Any:
-    """Run one node; an input that is None is left out."""
+def _run(op: str, *inputs: Any, result: str | None = None, **attributes: Any) -> Any:
+    """Run one node; its result has the dtype of its first input, or the one named. An input of None is left out."""
     types = tuple("" if x is None else x.dtype.name for x in inputs)
     if any(x is not None and x.dtype == ml_dtypes.bfloat16 for x in inputs):
         raise NotOffered("ONNX Runtime's Python face takes no bfloat16 arrays")
@@ -54,7 +56,7 @@ def _run(op: str, *inputs: Any, **attributes: Any) -> Any:
         raise NotOffered("ONNX's attributes (eps, alpha, scale) are float32")
     kept = tuple((name, value) for name, value in attributes.items() if value is not None)
     try:
-        session = _session(op, types, kept)
+        session = _session(op, types, result or types[0], kept)
     except Exception as error:
         if "NOT_IMPLEMENTED" in str(error) or "not support" in str(error):
             raise NotOffered(f"ONNX Runtime has no {op} for these types on the CPU") from error
@@ -142,7 +144,15 @@ def _ring_append(k_cache: Any, v_cache: Any, k: Any, v: Any, length: int) -> Any
     return tuple(_scattered("circular", *pair, length % len(k_cache)) for pair in ((k_cache, k), (v_cache, v)))
 
 
+def _dequantize_linear(q: Any, scale: Any, zero_point: Any = None, *, format: str = "int8", block: Any = ()) -> Any:
+    if format != q.dtype.name or scale.ndim != q.ndim or len(block) > 1:
+        raise NotOffered("codes that NumPy has, in blocks along one axis, are what is asked of ONNX Runtime")
+    size, dtype = block[0] if block else 1, scale.dtype.name
+    return _run("DequantizeLinear", q, scale, zero_point, result=dtype, axis=-1, block_size=size)
+
+
 _OPERATIONS: dict[str, Any] = {
+    "dequantize_linear": _dequantize_linear,
     "linear": lambda x, w, b=None: _run("Gemm", x, w, b, transB=1),
     "softmax": lambda x, axis=-1: _run("Softmax", x, axis=axis),
     "log_softmax": lambda x, axis=-1: _run("LogSoftmax", x, axis=axis),
