@@ -154,8 +154,8 @@ class Model:
         replies = [
             Reply(
                 check_ids(self.prompt_ids(prompt, system=system, raw=raw), self.spec).tolist(),
-                context=self.context, max_tokens=max_tokens, chain=settings_chain(chain, sampling), stop=stop,
-                seed=seed, request=number, logprobs=logprobs, eos_ids=() if ignore_eos else self.eos_ids,
+                context=self.context, max_tokens=max_tokens, chain=settings_chain(chain, sampling, self.eos_ids),
+                stop=stop, seed=seed, request=number, logprobs=logprobs, eos_ids=() if ignore_eos else self.eos_ids,
                 token_bytes=self.tokenizer.token_bytes if self.tokenizer else None,
             )
             for number, prompt in enumerate(prompts)

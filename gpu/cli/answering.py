@@ -68,8 +68,9 @@ def generate_settings(options: argparse.Namespace, model: Any) -> dict[str, Any]
 
     chain = sampling_chain(
         options.temperature, options.top_k, options.top_p, options.min_p, options.repetition_penalty,
-        options.presence_penalty, options.frequency_penalty, options.logit_bias,
-    )
+        options.presence_penalty, options.frequency_penalty, options.logit_bias, typical=options.typical,
+        no_repeat_ngram=options.no_repeat_ngram, min_tokens=options.min_tokens, eos_ids=model.eos_ids,
+    )  # fmt: skip
     return {
         "max_tokens": options.max_tokens or min(_USUAL_TOKENS, model.context), "chain": chain,
         "stop": tuple(options.stop), "ignore_eos": options.ignore_eos, "seed": options.seed,

@@ -84,6 +84,11 @@ def test_every_sampling_setting_has_a_flag() -> None:
         assert getattr(options, name) == default
 
 
+def test_spellings_of_other_programs() -> None:
+    options = parse_arguments(["word", "--typical-p", "0.9", "--no_repeat_ngram_size", "3", "--min-new-tokens", "5"])
+    assert (options.typical, options.no_repeat_ngram, options.min_tokens) == (0.9, 3, 5)
+
+
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())

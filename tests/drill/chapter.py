@@ -149,4 +149,37 @@ CHAPTER: tuple[Fault, ...] = (
         "at += i % length // uint64(axes[axis, 1] + 1)",
         "test_narrow_floats.py::test_quantize_linear",
     ),
+    # Samplers.
+    kernel_fault(
+        "typical without size",
+        "what is too likely counts as nearer to the entropy than what is too unlikely",
+        "llm/tail_order_kernels.py",
+        "abs(below(number, values[1]) - values[2])",
+        "values[2] - below(number, values[1]) + float64(1e3)",
+        "test_tail_cuts.py::test_cuts_of_a_share",
+    ),
+    kernel_fault(
+        "start of a sequence ignored",
+        "a repeated sequence is known by its last token alone",
+        "llm/ban_kernels.py",
+        "        return j == n\n",
+        "        return j > uint64(0)\n",
+        "test_bans.py::test_no_repeat_ngram",
+    ),
+    Fault(
+        "noise of a neighbour",
+        "every row of a batch races with the noise of the first",
+        "gpu/llm/sampler.py",
+        "~uint64(0)), row, noise[block()])",
+        "~uint64(0)), row, noise[0])",
+        ("tests/laws/test_draws.py::test_a_draw_never_depends_on_its_neighbours",),
+    ),
+    Fault(
+        "token of probability 0",
+        "a race is run by tokens that cannot come",
+        "refimpl/llm/sampler.py",
+        "runners = np.flatnonzero(wide)",
+        "runners = np.arange(len(wide))",
+        ("tests/laws/test_draws.py::test_race_never_draws_a_probability_of_zero",),
+    ),
 )
