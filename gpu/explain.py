@@ -63,12 +63,13 @@ def this_machine(limits: Machine) -> Device:
 
 @host
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return intercept and slope of the least-squares line through (x, y) points.
+    """Return intercept and slope of the least-squares line through (x, y) points; level where all have one x.
 
     >>> fit_line([(0, 1), (2, 5), (4, 9)])
     (1.0, 2.0)
     """
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
     return mean_y - slope * mean_x, slope

@@ -43,7 +43,8 @@ def _load(options: argparse.Namespace, hand: Brake) -> Any:
     with hand.held():
         importlib.import_module("gpu.model")  # a second
     model = load_model(options)
-    spare(options.out, {"the model": model.source.path})
+    draft = None if model.draft in (None, "ngram") else model.draft.source.path
+    spare(options.out, {"the model": model.source.path, "the draft model": draft})
     check_sampling(options, model)
     return model
 
@@ -57,6 +58,8 @@ def _check_plot(options: argparse.Namespace) -> None:
     check_writable(options.plot)
     read = {"the model": os.path.expanduser(options.model), "the prompt": options.file, "the answer": options.out}
     spare(options.plot, read, "--plot")
+    if options.out is not None and os.path.realpath(options.out) == os.path.realpath(options.plot):
+        raise UsageError(f"-o and --plot both name {options.plot}")
 
 
 def _explain(options: argparse.Namespace, output: Output, hand: Brake) -> int:

@@ -110,9 +110,13 @@ def _check_together(options: argparse.Namespace) -> None:
     given = [name for name, present in sources.items() if present]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} both name a prompt: give one")
-    single = "--verify" if options.verify else "--plot" if options.plot else "--explain" if options.explain else None
+    single = "--plot" if options.plot else "--explain" if options.explain else "--verify" if options.verify else None
     if single and (options.chat or options.prompts is not None):
         raise UsageError(f"{single} takes one prompt, not {given[0]}")
+    if single in ("--plot", "--explain") and options.draft_model is not None:
+        raise UsageError(f"{single} speaks of one model: leave out --draft-model")
+    if options.verify and (options.explain or options.plot):
+        raise UsageError("--verify compares an answer: --explain and --plot give none")
     if options.raw and options.system is not None:
         raise UsageError("--system needs the chat template that --raw leaves out")
     if options.raw and options.chat:

@@ -15,7 +15,7 @@ from gpu.explain import fit_line, this_machine, weight_bytes, weight_bytes_read
 from gpu.machine import Machine, resident_memory
 from refimpl.bottleneck.roofline import Cost, Device, bound, ridge, seconds
 from refimpl.bottleneck.serving import kv_bytes_per_token, kv_bytes_read, phase_costs, phase_seconds
-from refimpl.contract import host
+from refimpl.contract import UsageError, host
 from refimpl.models.spec import ModelSpec, weight_shapes
 
 __all__ = [
@@ -70,9 +70,10 @@ def explain_phase(spec: ModelSpec, phase: tuple[int, int], costs: Mapping[str, C
     return lines
 
 
-def _decode_seconds(model: Any, context: int, repeats: int = 15) -> float:
-    """Return the median seconds of a decode step after ``context`` tokens."""
-    ids = [7 * i % model.spec.vocab_size for i in range(context)]
+def _decode_seconds(model: Any, length: int) -> float:
+    """Return the median seconds of a decode step after ``length`` tokens."""
+    ids = [7 * i % model.spec.vocab_size for i in range(length)]
+    repeats = min(15, model.context - length - 1)
     marks = [time.perf_counter() for _ in model.generate(ids, max_tokens=repeats + 1, ignore_eos=True)]
     return statistics.median(after - before for before, after in pairwise(marks))
 
@@ -84,7 +85,9 @@ def measure_decode(model: Any) -> tuple[float, float]:
     Math: seconds(S) = weights read / B_w + cache read(S) / B_c: a line in the cache bytes, whose intercept and slope
     give the speeds B_w and B_c at which this executor reads the weights and the cache.
     """
-    lengths = (1, min(2048, model.context - 16))
+    if model.context < 3:
+        raise UsageError(f"a context of {model.context} leaves no decode step to measure: it takes 3 tokens")
+    lengths = (1, max(1, min(2048, model.context - 16)))
     return fit_line([(float(kv_bytes_read(model.spec, 1, n, _DTYPE)), _decode_seconds(model, n)) for n in lengths])
 
 

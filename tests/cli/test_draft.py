@@ -79,3 +79,12 @@ def test_from_python(model: str) -> None:
 def test_a_template_is_no_part_of_a_draft(model: str, tmp_path: Path, capsys: Capture) -> None:
     bare = write_model(tmp_path / "bare", template=None)
     assert _answer(capsys, "-m", model, "--draft-model", str(bare))[0]["ids"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_an_answer_is_not_written_over_the_draft(model: str, tmp_path: Path, capsys: Capture, name: str) -> None:
+    draft = write_model(tmp_path / "draft")
+    before = (draft / name).read_bytes()
+    assert main([*ARGV, "-m", model, "--draft-model", str(draft), "-o", str(draft / name)]) == 2
+    assert f"-o {draft / name} would write over the draft model" in capsys.readouterr().err
+    assert (draft / name).read_bytes() == before

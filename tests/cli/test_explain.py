@@ -84,6 +84,7 @@ def test_table_of_a_phase_adds_up() -> None:
 def test_a_line_is_fitted_by_least_squares() -> None:
     intercept, slope = fit_line([(0.0, 1.0), (1.0, 2.0), (2.0, 6.0)])
     assert intercept == pytest.approx(0.5) and slope == pytest.approx(2.5)
+    assert fit_line([(4.0, 1.0), (4.0, 3.0)]) == (2.0, 0.0)  # as of a window that holds no more than one token
 
 
 def test_explain_speaks_of_the_model_the_phases_and_the_machine(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,3 +93,23 @@ def test_explain_speaks_of_the_model_the_phases_and_the_machine(model: str, caps
     begins = [line.partition(":")[0] for line in lines if not line.startswith(" ")]
     assert begins == ["model", "weights", "machine", "prefill", "decode", "memory", "time"]
     assert sum("attention" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("context", [2, 3, 4, 16, 17, 18])
+def test_a_small_context_is_explained_unless_it_has_no_decode_step(
+    base: str, context: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["-m", base, "t", "--ctx-size", str(context), "--explain"])
+    out, err = capsys.readouterr()
+    assert (code, "ms a token" in out) == ((2, False) if context < 3 else (0, True))
+    assert context > 2 or err.endswith("a context of 2 leaves no decode step to measure: it takes 3 tokens\n")
+
+
+@pytest.mark.parametrize("flags", [["--draft-model", "ngram"], ["--verify"]])
+@pytest.mark.parametrize("asked", [["--explain"], ["--plot", "a.png"]])
+def test_what_gives_no_answer_takes_no_flag_of_answers(
+    flags: list[str], asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["t", *asked, *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and flags[0] in err and asked[0] in err and err.count("\n") == 1

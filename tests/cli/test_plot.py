@@ -111,6 +111,13 @@ def test_a_picture_is_not_drawn_over_the_prompt(tmp_path: Path, capsys: Capture)
     assert f"--plot {path} would write over the prompt" in capsys.readouterr().err and path.read_text() == "the cat"
 
 
+def test_a_picture_and_the_answer_take_two_files(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "folder").mkdir()
+    path, same = tmp_path / "a.png", tmp_path / "folder" / ".." / "a.png"
+    assert main(["the cat", "--plot", str(path), "-o", str(same)]) == 2
+    assert f"-o and --plot both name {path}" in capsys.readouterr().err and not path.exists()
+
+
 def test_without_matplotlib_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match=r'--plot needs matplotlib: pip install "refimpl\[plot\]"'):
