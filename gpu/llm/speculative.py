@@ -33,7 +33,7 @@ def accepted_length(
     require(inside, "C2", f"ids are integers in the vocabulary 0..{vocab_size - 1}")
     require(bool(((noise >= 0) & (noise < 1)).all()), "C3", f"the noise is in [0, 1), got {noise}")
     counts = device.empty(1, np.int32)
-    rows = device.array(probs)[None], device.array(draft_probs, probs.dtype)[None], device.array(ids, np.int32)[None]
+    rows = device.array(probs)[None], device.array(draft_probs)[None], device.array(ids, np.int32)[None]
     accepted_length_into(counts, *rows, device.array(noise, np.float64)[None])
     return int(device.to_host(counts)[0])
 
@@ -44,7 +44,7 @@ def accepted_length_into(
     ids: Int[Array, "R draft"], noise: Float[Array, "R draft"],
 ) -> None:
     """Count the tokens that stay of each request's draft; noise is float64, ids lie in the vocabulary."""
-    device.launch(_accepted(named(probs)), len(counts), 32, counts, probs, draft_probs, ids, noise)
+    device.launch(_accepted(named(probs), named(draft_probs)), len(counts), 32, counts, probs, draft_probs, ids, noise)
 
 
 @op
@@ -53,7 +53,7 @@ def residual_probs(probs: Float[Array, " V"], draft_probs: Float[Array, " V"]) -
     fits = probs.ndim == 1 and probs.shape == draft_probs.shape
     require(fits, "C1", f"probs {probs.shape} and draft_probs {draft_probs.shape} are not two rows of one width")
     out, fair = device.empty((1, len(probs)), probs.dtype), device.empty(1, np.int32)
-    residual_probs_into(out, fair, device.array(probs)[None], device.array(draft_probs, probs.dtype)[None])
+    residual_probs_into(out, fair, device.array(probs)[None], device.array(draft_probs)[None])
     fine = len(probs) == 0 or bool(device.to_host(fair)[0])
     require(fine, "C2", "probabilities are finite and not negative")
     return out[0]
@@ -66,20 +66,21 @@ def residual_probs_into(
     """Write the residual of each row, and 1 to ``fair`` where its probabilities are finite and not negative, else 0."""
     rows, V = probs.shape
     if probs.size:
-        device.launch(_residual(named(probs)), rows, threads_for(V), out, fair, probs, draft_probs)
+        made = _residual(named(probs), named(draft_probs))
+        device.launch(made, rows, threads_for(V), out, fair, probs, draft_probs)
 
 
 @cache
-def _accepted(dtype: str) -> Kernel:
+def _accepted(dtype: str, draft_dtype: str) -> Kernel:
     from numba import cuda, float64, int32, uint64
 
     from gpu.warp import ALL, block, lane
 
-    held, wide = storage(dtype), read(dtype)
+    wide, wide_draft = read(dtype), read(draft_dtype)
 
     @numba_kernel(
-        "int32[::1]", f"{held}[:, :, ::1]", f"{held}[:, :, ::1]", "int32[:, ::1]", "float64[:, ::1]",
-        name=f"accepted_length[{dtype}]",
+        "int32[::1]", f"{storage(dtype)}[:, :, ::1]", f"{storage(draft_dtype)}[:, :, ::1]", "int32[:, ::1]",
+        "float64[:, ::1]", name=f"accepted_length[{dtype}]",
     )
     def accepted_length(counts, probs, draft_probs, ids, noise):
         row, count, start = block(), uint64(ids.shape[1]), uint64(0)
@@ -88,7 +89,7 @@ def _accepted(dtype: str) -> Kernel:
             j, rejected = start + lane(), False
             if j < count:
                 token = uint64(ids[row, j])
-                p, q = float64(wide(probs[row, j, token])), float64(wide(draft_probs[row, j, token]))
+                p, q = float64(wide(probs[row, j, token])), float64(wide_draft(draft_probs[row, j, token]))
                 rejected = noise[row, j] * q >= p
             votes = cuda.ballot_sync(ALL, rejected)
             if votes:
@@ -101,21 +102,22 @@ def _accepted(dtype: str) -> Kernel:
 
 
 @cache
-def _residual(dtype: str) -> Kernel:
+def _residual(dtype: str, draft_dtype: str) -> Kernel:
     from numba import float32, int32, uint64
 
     from gpu.warp import block, block_sum, thread, threads
 
-    held, wide, narrow = storage(dtype), read(dtype), write(dtype)
+    held, wide, wide_draft, narrow = storage(dtype), read(dtype), read(draft_dtype), write(dtype)
 
     @numba_kernel(
-        f"{held}[:, ::1]", "int32[::1]", f"{held}[:, ::1]", f"{held}[:, ::1]", name=f"residual_probs[{dtype}]"
+        f"{held}[:, ::1]", "int32[::1]", f"{held}[:, ::1]", f"{storage(draft_dtype)}[:, ::1]",
+        name=f"residual_probs[{dtype}]",
     )
     def residual_probs(out, fair, probs, draft_probs):
         row, V = block(), uint64(probs.shape[1])
         unfair, total, i = float32(0), float32(0), thread()
         while i < V:
-            p, q = wide(probs[row, i]), wide(draft_probs[row, i])
+            p, q = wide(probs[row, i]), wide_draft(draft_probs[row, i])
             if not (float32(0) <= p < float32(math.inf) and float32(0) <= q < float32(math.inf)):
                 unfair += float32(1)
             total += max(p - q, float32(0))
@@ -123,7 +125,7 @@ def _residual(dtype: str) -> Kernel:
         total, unfair = block_sum(total), block_sum(unfair)
         i = thread()
         while i < V:
-            p, q = wide(probs[row, i]), wide(draft_probs[row, i])
+            p, q = wide(probs[row, i]), wide_draft(draft_probs[row, i])
             out[row, i] = narrow(max(p - q, float32(0)) / total if total > float32(0) else p)
             i += threads()
         if thread() == uint64(0):
@@ -142,7 +144,7 @@ def _workload(op: str) -> dict[str, Any]:
 
 
 def _takes(probs: Array, draft_probs: Array, *_: Any, **__: Any) -> bool:
-    return str(probs.dtype) == str(draft_probs.dtype) in DTYPES
+    return {str(probs.dtype), str(draft_probs.dtype)} <= set(DTYPES)
 
 
 VARIANTS = (

@@ -18,29 +18,34 @@ drafts = st.sampled_from((0, 1, 2, 31, 33, 65))
 vocabularies = st.sampled_from((1, 2, 33, 257))
 
 
-def draft_of(seed: int, count: int, V: int, dtype: str) -> dict[str, np.ndarray]:
+def draft_of(seed: int, count: int, V: int, dtype: str, draft_dtype: str | None = None) -> dict[str, np.ndarray]:
     """Draw a draft of which half the tokens are as likely for the model: some stay, some are at the bound."""
-    p, q = (laws_of(seed + i, count, V).reshape(count, V).astype(dtype_named(dtype)) for i in (0, 1))
+    p, q = (laws_of(seed + i, count, V).reshape(count, V) for i in (0, 1))
     draws = np.random.default_rng(seed)
+    q = q.astype(dtype_named(draft_dtype or dtype))
     p[: count // 2] = q[: count // 2]
+    p = p.astype(dtype_named(dtype))
     noise = np.where(draws.random(count) < 0.3, 0, draws.random(count)).astype(np.float32)
     return {"probs": p, "draft_probs": q, "ids": draws.integers(0, V, count), "noise": noise * np.float32(0.999)}
 
 
 @each_kernel("accepted_length")
 @examples
-@given(seeds, drafts, vocabularies, dtypes)
-def test_accepted_length(kernel, seed, count, V, dtype):
-    draft = draft_of(seed, count, V, dtype)
+@given(seeds, drafts, vocabularies, dtypes, dtypes)
+def test_accepted_length(kernel, seed, count, V, dtype, draft_dtype):
+    draft = draft_of(seed, count, V, dtype, draft_dtype)
     assert kernel.call(**draft) == reference("accepted_length")(**draft)
 
 
 @each_kernel("residual_probs")
 @examples
-@given(seeds, vocabularies, dtypes)
-def test_residual_probs(kernel, seed, V, dtype):
-    p, q = laws_of(seed, 2, V).astype(dtype_named(dtype))
-    assert_equivalent(kernel, {"probs": p, "draft_probs": p if seed % 5 == 0 else q}, dtype, terms=V * V)
+@given(seeds, vocabularies, dtypes, dtypes, st.sampled_from(("alike", "rounded", "other")))
+def test_residual_probs(kernel, seed, V, dtype, draft_dtype, draft):
+    """A draft in wider numbers, of which the model's law is the rounding, leaves what was rounded away."""
+    p, q = laws_of(seed, 2, V)
+    q = (q if draft == "other" else p).astype(dtype_named(draft_dtype))
+    p = p.astype(dtype_named(dtype))
+    assert_equivalent(kernel, {"probs": p, "draft_probs": p if draft == "alike" else q}, dtype, terms=V * V)
 
 
 @examples
