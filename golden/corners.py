@@ -44,7 +44,9 @@ def _has_size_1(call: Arguments) -> bool:
 
 
 def _is_past_a_tile(call: Arguments) -> bool:
-    return any(size > 16 and size % 16 == 1 for size in _axes(call))
+    """Whether an axis, or all numbers of an array in a row, go one past a multiple of 16."""
+    sizes = _axes(call) | {value.size for value in _arrays(call).values()}
+    return any(size > 16 and size % 16 == 1 for size in sizes)
 
 
 def _rows(call: Arguments) -> list[Array]:
@@ -58,9 +60,17 @@ def _has_ties(call: Arguments) -> bool:
     return any(len(np.unique(row)) < len(row) for row in finite)
 
 
+def _largest(x: Array) -> float:
+    wide = _wide(x)
+    return float(np.abs(wide[np.isfinite(wide)]).max(initial=0))
+
+
 def _is_large(call: Arguments) -> bool:
-    finite = [np.abs(x[np.isfinite(x)]).max(initial=0) for x in map(_wide, _floats(call).values())]
-    return max(finite, default=0) >= 100
+    return max(map(_largest, _floats(call).values()), default=0) >= 100
+
+
+def _scores_are_large(call: Arguments) -> bool:
+    return _largest(call["q"]) * _largest(call["k"]) >= 100
 
 
 def _wide(x: Array) -> Array:
@@ -107,7 +117,7 @@ CORNERS = (
     Corner("past a tile", lambda call: bool(_floats(call)), _is_past_a_tile),
     Corner("ties", lambda call: bool(_rows(call)), _has_ties),
     Corner("large", _has("logits"), _is_large),
-    Corner("large", _has("q", "k"), _is_large),
+    Corner("large", _has("q", "k"), _scores_are_large),
     Corner("blind row", lambda call: "q" in call and bool(_lengths(call)), _has_blind_row),
     Corner("T is not S", lambda call: "q" in call and bool(_lengths(call)), _lengths_differ),
     Corner("G > 1", lambda call: "q" in call and ("k" in call or "k_cache" in call), _is_grouped),

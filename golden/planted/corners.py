@@ -14,10 +14,11 @@ from golden.values import Array
 __all__ = ["OPS", "without_last"]
 
 OPS = (
-    "dequantize", "draw", "embedding", "frequency_penalty", "gated_mlp", "geglu", "gelu_erf",
-    "gelu_quick", "gelu_tanh", "greedy", "learned_position", "linear_int8", "log_softmax", "logit_bias", "logsumexp",
-    "min_p", "mlp", "philox", "presence_penalty", "quantize_int8", "relu", "repetition_penalty", "rms_norm", "rope",
-    "silu", "softmax", "swiglu", "temperature", "top_k", "top_p",
+    "bad_words", "dequantize", "draw", "draw_race", "embedding", "exponential_decay", "force_tokens",
+    "frequency_penalty", "gated_mlp", "geglu", "gelu_erf", "gelu_quick", "gelu_tanh", "greedy", "learned_position",
+    "linear_int8", "log_softmax", "logit_bias", "logsumexp", "min_p", "mlp", "no_repeat_ngram", "philox",
+    "presence_penalty", "quantize_int8", "relu", "repetition_penalty", "rms_norm", "rope", "sequence_bias", "silu",
+    "softmax", "suppress_tokens", "swiglu", "temperature", "top_k", "top_p",
 )  # fmt: skip
 
 
