@@ -10,7 +10,8 @@ from gpu.basics.conv_kernels import THREADS, over_image, over_tokens, painted, r
 from gpu.grid import blocks_for
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, kernel, op, require
+from refimpl.basics.conv import are_whole
+from refimpl.contract import Array, Float, kernel, op, require, whole
 
 __all__ = [
     "VARIANTS", "conv1d", "conv1d_into", "conv2d", "conv2d_into", "conv_transpose2d", "conv_transpose2d_into",
@@ -56,7 +57,7 @@ def conv2d(
 ) -> Float[Array, "O out_y out_x"]:
     """One thread an output, blocks of 256, neighbours in X: w is one value a warp, and x is read from the cache."""
     _check(x, w, b, groups)
-    _check_steps(stride, dilation, *padding)
+    _check_steps(stride, dilation, padding)
     reach = [d * (taps - 1) + 1 for d, taps in zip(dilation, w.shape[2:], strict=True)]
     padded = [n + sum(zeros) for n, zeros in zip(x.shape[1:], padding, strict=True)]
     counts = [(n - r) // s + 1 for n, r, s in zip(padded, reach, stride, strict=True)]
@@ -85,7 +86,7 @@ def conv_transpose2d(
 ) -> Float[Array, "O out_y out_x"]:
     """One thread an output, which gathers: no two write one place, and the order of a sum is that of the kernel."""
     _check(x, w, b, groups, transposed=True)
-    _check_steps(stride, dilation, *padding, output_padding)
+    _check_steps(stride, dilation, padding, output_padding)
     fits = all(more < max(s, d) for more, s, d in zip(output_padding, stride, dilation, strict=True))
     require(fits, "C4", f"output_padding {output_padding} is not less than stride {stride} or dilation {dilation}")
     each = zip(x.shape[1:], w.shape[2:], stride, dilation, output_padding, padding, strict=True)
@@ -110,7 +111,7 @@ def conv_transpose2d_into(
 @op
 def upsample_nearest(x: Float[Array, "C Y X"], scale: Pair) -> Float[Array, "C out_y out_x"]:
     """One thread an output, blocks of 256: a read and a write, no arithmetic."""
-    require(x.ndim == 3 and min(scale) >= 1, "C1", f"an image [C Y X] at scales of 1 or more, got {x.shape}, {scale}")
+    require(x.ndim == 3 and are_whole(scale, (2,), 1), "C1", f"images [C Y X] at scales from 1, not {x.shape}, {scale}")
     out = device.empty((len(x), x.shape[1] * scale[0], x.shape[2] * scale[1]), x.dtype)
     upsample_nearest_into(out, device.array(x), scale)
     return out
@@ -123,7 +124,7 @@ def upsample_nearest_into(out: Float[Array, "C out_y out_x"], x: Float[Array, "C
 
 
 def _check(x: Array, w: Array, b: Array | None, groups: int, ndim: int = 3, transposed: bool = False) -> None:
-    rows, per_group = (*w.shape, 0, 0)[:2]
+    groups, (rows, per_group) = whole("groups", groups), (*w.shape, 0, 0)[:2]
     read, made = (rows, per_group * groups) if transposed else (per_group * groups, rows)
     fits = x.ndim == ndim == w.ndim - 1 and w.size > 0 and groups > 0 and rows % groups == 0
     fits = fits and read == x.shape[1 if ndim == 2 else 0]
@@ -131,9 +132,9 @@ def _check(x: Array, w: Array, b: Array | None, groups: int, ndim: int = 3, tran
     require(b is None or b.shape == (made,), "C2", f"b has shape {b is not None and b.shape}, not {(made,)}")
 
 
-def _check_steps(stride: Pair, dilation: Pair, *paddings: Pair) -> None:
-    require(min(*stride, *dilation) >= 1, "C3", f"stride {stride} and dilation {dilation} are not 1 or more")
-    require(min(map(min, paddings)) >= 0, "C3", f"a padding of {paddings} is negative")
+def _check_steps(stride: Pair, dilation: Pair, padding: tuple[Pair, Pair], more: Pair = (0, 0)) -> None:
+    fits = are_whole([stride, dilation], (2, 2), 1) and are_whole(padding, (2, 2)) and are_whole(more, (2,))
+    require(fits, "C3", f"stride {stride}, dilation {dilation} from 1, paddings {padding}, {more} from 0: not pairs")
 
 
 def _or_nothing(b: Array | None, w: Array) -> Array:

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from refimpl.basics.activation import silu
-from refimpl.contract import Array, Float, op, require, widen
+from refimpl.contract import Array, Float, host, op, require, whole, widen
 
-__all__ = ["conv1d", "conv2d", "conv_transpose2d", "upsample_nearest"]
+__all__ = ["are_whole", "conv1d", "conv2d", "conv_transpose2d", "upsample_nearest"]
 
 Pair = tuple[int, int]
 
@@ -64,11 +64,11 @@ def conv2d(
         the group of o; out_y = floor((Y + before + behind - dilation (ky - 1) - 1) / stride) + 1.
     Cost: 2 O out_y out_x ky kx C / groups flop over (C Y X + O ky kx C / groups + O out_y out_x) elements: bound by
         arithmetic, unless depthwise. Here each tap of the kernel is one product of matrices.
-    Numerics: sums in float32 or wider, one cast. Padding is multiplied as zeros.
+    Numerics: sums in float32 or wider, one cast. tuple[Pair, Pair] is multiplied as zeros.
     Constraints:
         (C1) x is [C Y X], and w is [O, C / groups, ky, kx]; groups divides C and O.
         (C2) b holds one value for each output.
-        (C3) stride and dilation are at least 1, padding is not negative.
+        (C3) stride and dilation are pairs of whole numbers from 1, padding is pairs from 0.
         (C4) the kernel fits into the padded image.
     Source: Dumoulin, Visin, A guide to convolution arithmetic for deep learning, 2016; PyTorch ``conv2d``.
 
@@ -100,14 +100,14 @@ def conv_transpose2d(
     Constraints:
         (C1) x is [C Y X], and w is [C, O / groups, ky, kx]; groups divides C.
         (C2) b holds one value for each output.
-        (C3) stride and dilation are at least 1, paddings are not negative.
+        (C3) stride and dilation are pairs of whole numbers from 1, paddings are pairs from 0.
         (C4) output_padding is less than stride or dilation, and something of the output is left.
     Source: Dumoulin, Visin, 2016, section 4; PyTorch ``conv_transpose2d``, which stores w as [in, out] too.
 
     >>> conv_transpose2d(np.array([[[1.0, 2.0]]]), np.array([[[[1.0, 1.0, 1.0]]]]), stride=(1, 2))
     array([[[1., 1., 3., 2., 2.]]])
     """
-    _check_steps(stride, dilation, (*padding, output_padding))
+    _check_steps(stride, dilation, padding, output_padding)
     w_gOC = _by_group(x, w, b, groups, transposed=True)
     fits = all(more < max(s, d) for more, s, d in zip(output_padding, stride, dilation, strict=True))
     require(fits, "C4", f"output_padding {output_padding} is not less than stride {stride} or dilation {dilation}")
@@ -129,20 +129,20 @@ def upsample_nearest(x: Float[Array, "C Y X"], scale: Pair) -> Float[Array, "C o
     Cost: no flop; one read, and scale_y scale_x times as much written: bound by memory.
     Numerics: exact in every dtype.
     Constraints:
-        (C1) x is [C Y X], and both scales are at least 1.
+        (C1) x is [C Y X], and the scales are a pair of whole numbers from 1.
     Source: PyTorch ``interpolate`` with mode="nearest".
 
     >>> upsample_nearest(np.array([[[1.0, 2.0]]]), (2, 2))
     array([[[1., 1., 2., 2.],
             [1., 1., 2., 2.]]])
     """
-    require(x.ndim == 3 and min(scale) >= 1, "C1", f"an image [C Y X] at scales of 1 or more, got {x.shape}, {scale}")
+    require(x.ndim == 3 and are_whole(scale, (2,), 1), "C1", f"images [C Y X] at scales from 1, not {x.shape}, {scale}")
     return x.repeat(scale[0], 1).repeat(scale[1], 2)
 
 
 def _by_group(x: Array, w: Array, b: Array | None, groups: int, ndim: int = 3, transposed: bool = False) -> Array:
     """Return the kernels as [groups, outputs of each, channels of each, ...]."""
-    rows, per_group = (*w.shape, 0, 0)[:2]
+    groups, (rows, per_group) = whole("groups", groups), (*w.shape, 0, 0)[:2]
     read, made = (rows, per_group * groups) if transposed else (per_group * groups, rows)
     fits = x.ndim == ndim == w.ndim - 1 and w.size > 0 and groups > 0 and rows % groups == 0 and len(x) == read
     require(fits and (ndim == 2 or x.size > 0), "C1", f"{groups} groups of w {w.shape} do not fit x {x.shape}")
@@ -151,9 +151,20 @@ def _by_group(x: Array, w: Array, b: Array | None, groups: int, ndim: int = 3, t
     return w.swapaxes(1, 2) if transposed else w
 
 
-def _check_steps(stride: Pair, dilation: Pair, paddings: Iterable[Pair]) -> None:
-    require(min(*stride, *dilation) >= 1, "C3", f"stride {stride} and dilation {dilation} are not 1 or more")
-    require(min(map(min, paddings)) >= 0, "C3", f"a padding of {paddings} is negative")
+@host
+def are_whole(numbers: object, shape: tuple[int, ...], least: int = 0) -> bool:
+    """Tell whether numbers are whole, from ``least`` on, none too large for an index, and stand in a shape.
+
+    >>> are_whole((2, 3), (2,)), are_whole((2, 3.0), (2,)), are_whole(2, (2,)), are_whole((0, 1), (2,), 1)
+    (True, False, False, False)
+    """
+    found = np.array(numbers, object)
+    return found.shape == shape and all(isinstance(n, int | np.integer) and least <= n < 2**63 for n in found.flat)
+
+
+def _check_steps(stride: Pair, dilation: Pair, padding: tuple[Pair, Pair], more: Pair = (0, 0)) -> None:
+    fits = are_whole([stride, dilation], (2, 2), 1) and are_whole(padding, (2, 2)) and are_whole(more, (2,))
+    require(fits, "C3", f"stride {stride}, dilation {dilation} from 1, paddings {padding}, {more} from 0: not pairs")
 
 
 def _places(tap: Pair, counts: Iterable[int], stride: Pair, dilation: Pair) -> list[slice]:

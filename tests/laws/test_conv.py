@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from refimpl.basics.activation import silu
 from refimpl.basics.conv import conv1d, conv2d, conv_transpose2d, upsample_nearest
-from refimpl.contract import ContractError
+from refimpl.contract import ContractError, UsageError
 from tests.laws.strategies import DTYPES, assert_near, normal, seeds, sizes
 
 groupings = st.sampled_from([(1, 1, 1), (1, 3, 2), (2, 4, 6), (3, 3, 3), (3, 6, 3)])  # groups, channels, outputs
@@ -163,7 +163,13 @@ def a(*shape, dtype=np.float32):
 
 TOKENS, IMAGE, PAINT = (a(5, 4), a(6, 2, 3)), (a(4, 5, 5), a(6, 2, 3, 3)), (a(4, 5, 5), a(4, 3, 3, 3))
 TWO = {"groups": 2}
+NO_PAIRS = (1, None, "same", (1,), (1, 1, 1), (1.0, 1), (1, 1.5), (1, np.nan), ("1", 1), (1, (1, 1)), (2**63, 1))
+NO_PADDINGS = (*NO_PAIRS, (1, 1), ((1, 1),), ((1, 1, 1), (1, 1, 1)), ((1,), (1, 1)), ((1, 1), (1.0, 1)), a(2, 3))
 BROKEN = [
+    *((f, "C3", arguments, TWO | {name: pair}) for f, arguments in ((conv2d, IMAGE), (conv_transpose2d, PAINT))
+      for name, pairs in (("stride", NO_PAIRS), ("dilation", NO_PAIRS), ("padding", NO_PADDINGS)) for pair in pairs),
+    *((conv_transpose2d, "C3", PAINT, TWO | {"output_padding": pair}) for pair in NO_PAIRS),
+    *((upsample_nearest, "C1", (a(2, 3, 3), pair), {}) for pair in NO_PAIRS),
     *((conv1d, "C1", x_w, TWO) for x_w in (
         (a(5, 3), TOKENS[1]), (a(4), TOKENS[1]), (a(1, 5, 4), TOKENS[1]), (TOKENS[0], a(5, 2, 3)), (TOKENS[0], a(6, 2)),
         (TOKENS[0], a(6, 2, 0)), (TOKENS[0], a(0, 2, 3)), (TOKENS[0], a(6)), (TOKENS[0], a()), (a(), TOKENS[1]))),
@@ -194,6 +200,24 @@ BROKEN = [
     *((upsample_nearest, "C1", (a(2, 3, 3), scale), {}) for scale in ((0, 1), (1, -1))),
     *((upsample_nearest, "C1", (a(*shape), (1, 1)), {}) for shape in ((3, 3), (1, 2, 3, 3))),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("groups", [2.0, None, "2"])
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_groups_are_a_whole_number(groups):
+    for function, arguments in ((conv1d, TOKENS), (conv2d, IMAGE), (conv_transpose2d, PAINT)):
+        with pytest.raises(UsageError, match=r"^groups is a whole number, got "):
+            function(*arguments, groups=groups)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("kind", [list, np.array, lambda pair: tuple(map(np.int64, pair))])
+def test_pairs_of_any_kind_are_pairs(kind):
+    steps = {"stride": (2, 1), "dilation": (1, 2)}
+    wanted = conv2d(*IMAGE, **steps, padding=((1, 0), (0, 2)), groups=2)
+    given = {name: kind(pair) for name, pair in steps.items()}
+    assert np.array_equal(conv2d(*IMAGE, **given, padding=[kind((1, 0)), kind((0, 2))], groups=2), wanted)
+    assert np.array_equal(upsample_nearest(IMAGE[0], kind((2, 1))), upsample_nearest(IMAGE[0], (2, 1)))
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
