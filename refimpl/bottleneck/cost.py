@@ -8,7 +8,8 @@ comparison is one. Small beside the rest, and left out: ids and positions, biase
 
 import re
 from collections.abc import Mapping
-from math import log2
+from contextlib import suppress
+from math import inf, log2
 
 from refimpl.bottleneck.roofline import Cost
 from refimpl.contract import UsageError, host
@@ -107,8 +108,9 @@ def cost(op: str, *, b: float = 2, **sizes: float) -> Cost:
     """
     if op not in FORMULAS:
         raise UsageError(f"there is no operation {op!r}; the operations are {', '.join(FORMULAS)}")
-    known = {"min": min, "log2": log2, "b": b, **sizes}
-    absent = sorted({name for code in _CODES[op] for name in code.co_names} - set(known))
-    if absent:
-        raise UsageError(f"the cost of {op} needs the sizes {', '.join(absent)}")
-    return Cost(*(eval(code, {"__builtins__": {}}, known) for code in _CODES[op]))
+    known = {**sizes, "b": b, "min": min, "log2": log2}
+    with suppress(ArithmeticError, NameError, TypeError, ValueError):  # a size of 0 divides, one is absent, or no number
+        if all(0 <= size < inf for size in (b, *sizes.values())):
+            return Cost(*(eval(code, {"__builtins__": {}}, known) for code in _CODES[op]))
+    needed = ", ".join(sorted({name for code in _CODES[op] for name in code.co_names} - {"b", "min", "log2"}))
+    raise UsageError(f"the cost of {op} needs the sizes {needed}, finite and not negative; got {sizes}, b={b}")

@@ -24,8 +24,8 @@ class Cost:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte moved."""
-        return self.flops / self.bytes
+        """Operations for each byte moved; where none is moved, infinite, and 0 if nothing is done either."""
+        return self.flops / self.bytes if self.bytes else float("inf") if self.flops else 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(self.flops + other.flops, self.bytes + other.bytes)

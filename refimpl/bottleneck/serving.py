@@ -94,6 +94,8 @@ def phase_costs(
     ``weights`` are the bytes of each, by default those of float16. They are read once for every ``chunk`` of tokens,
     and those of an expert if a token goes to it. Norms and activation functions are left out: below one percent.
     """
+    if not (all(n >= 1 for n in (queries, batch, 1 if chunk is None else chunk)) and start >= 0):
+        raise UsageError(f"a phase needs tokens: {queries} after {start}, in batches of {batch} and chunks of {chunk}")
     held, shapes, costs = weights or weight_bytes(spec), weight_shapes(spec), dict[str, Cost]()
     tokens, b, N, H = batch * queries, _itemsize(activations), spec.num_heads, spec.head_dim
     together = min(chunk or tokens, tokens)

@@ -135,6 +135,29 @@ def test_what_is_missing_is_named():
         cost("lineal")
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("size", [-1, math.nan, math.inf, "a", None])
+def test_a_size_is_a_number_from_0(size):
+    for wrong in ({"T": size}, {"b": size}):
+        with pytest.raises(UsageError, match="the cost of linear needs the sizes D, O, T, finite and not negative"):
+            cost("linear", **{"T": 1, "O": 1, "D": 1} | wrong)
+
+
+@pytest.mark.parametrize("op", FORMULAS)
+@pytest.mark.parametrize("size", [0, 1, 10**9, 10**30])
+def test_every_size_has_a_cost_or_is_refused(op, size):
+    try:
+        found = cost(op, **dict.fromkeys(SIZES, size))
+    except UsageError:
+        assert size == 0  # groups of nothing, the logarithm of no token
+    else:
+        assert found.flops >= 0 and found.bytes >= 0 and found.intensity >= 0
+
+
+def test_sizes_do_not_replace_functions():
+    assert cost("moe", T=2, A=3, D=5, F=7, E=4, min=0, log2=0) == cost("moe", T=2, A=3, D=5, F=7, E=4)
+
+
 def test_grouped_experts_are_read_once_and_only_where_tokens_go():
     few = cost("grouped_moe", b=2, T=2, A=2, E=64, D=32, F=16)
     assert few.bytes == 2 * (2 * 2 * 32 + 3 * 4 * 32 * 16)

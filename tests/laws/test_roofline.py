@@ -1,5 +1,7 @@
 """The roofline, against the figures of data sheets and the chapter, and its shape by laws."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +83,7 @@ def test_costs_add_and_one_after_the_other_takes_as_long_or_longer(flops, moved,
 def test_work_at_the_ridge_itself_is_not_bound_by_arithmetic():
     assert bound(Cost(100.0, 1.0), device(100.0, 1.0)) == "memory"
     assert bound(Cost(101.0, 1.0), device(100.0, 1.0)) == "compute"
+
+
+def test_work_that_moves_nothing_has_an_intensity():
+    assert Cost(1, 0).intensity == math.inf and Cost(0, 0).intensity == 0

@@ -207,3 +207,20 @@ def test_what_runs_models_refuses_a_mixture_in_one_sentence(device):
 
     with pytest.raises(UsageError, match="made has 6 experts: mixtures of experts cannot be run yet"):
         run()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    "asked",
+    [{"queries": 0}, {"queries": -1}, {"start": -1}, {"batch": 0}, {"chunk": 0},
+     *({name: math.nan} for name in ("queries", "batch", "start"))],
+)  # fmt: skip
+def test_a_phase_without_tokens_is_refused(asked):
+    with pytest.raises(UsageError, match="a phase needs tokens: "):
+        phase_costs(LLAMA_8B, **{"queries": 5} | asked)
+
+
+@pytest.mark.parametrize("asked", [{"context": 0}, {"context": 9, "batch": 0}, {"context": -9}])
+def test_serving_nothing_is_refused(asked):
+    with pytest.raises(UsageError, match="a phase needs tokens: "):
+        serve(LLAMA_8B, H100, **asked)
