@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, host, op, require, widen
+from refimpl.contract import Array, Float, Int, host, op, require, widen, within
 from refimpl.llm.generate import Reply, Token
 from refimpl.llm.sampler import draw
 
@@ -50,11 +50,8 @@ def accepted_length(
     1
     """
     fits = probs.ndim == 2 and probs.shape == draft_probs.shape and (len(probs),) == ids.shape == noise.shape
-    shapes = f"{probs.shape}, {draft_probs.shape}, {ids.shape}, {noise.shape}"
-    require(fits, "C1", f"probs, draft_probs, ids and noise do not fit: {shapes}")
-    vocab_size = probs.shape[1]
-    inside = ids.dtype.kind in "iu" and bool(((ids >= 0) & (ids < vocab_size)).all())
-    require(inside, "C2", f"ids are integers in the vocabulary 0..{vocab_size - 1}")
+    require(fits, "C1", f"not of one draft: {probs.shape}, {draft_probs.shape}, {ids.shape}, {noise.shape}")
+    require(within(ids, probs.shape[1]), "C2", f"ids are integers in the vocabulary 0..{probs.shape[1] - 1}")
     require(bool(((noise >= 0) & (noise < 1)).all()), "C3", f"the noise is in [0, 1), got {noise}")
     row = np.arange(len(ids))
     p, q = (widen(each[row, ids]).astype(np.float64) for each in (probs, draft_probs))
@@ -78,8 +75,7 @@ def residual_probs(probs: Float[Array, " V"], draft_probs: Float[Array, " V"]) -
     >>> residual_probs(np.array([0.5, 0.25, 0.25]), np.array([0.75, 0.0, 0.25]))
     array([0., 1., 0.])
     """
-    fits = probs.ndim == 1 and probs.shape == draft_probs.shape
-    require(fits, "C1", f"probs {probs.shape} and draft_probs {draft_probs.shape} are not two rows of one width")
+    require(probs.ndim == 1 and probs.shape == draft_probs.shape, "C1", f"not rows: {probs.shape}, {draft_probs.shape}")
     p, q = widen(probs), widen(draft_probs)
     fair = bool(np.isfinite(p).all() and np.isfinite(q).all() and (p >= 0).all() and (q >= 0).all())
     require(fair, "C2", "probabilities are finite and not negative")
