@@ -16,7 +16,6 @@ __version__ = "0.1.0"
 
 CONTENTS = (
     ("contract", "roles, array types, errors, the dimension key"),
-    ("blocks", "where the bits of quantised weights lie in GGUF files"),
     ("basics.linear", "y = x w^T + b"),
     ("basics.activation", "softmax and its kin; relu, sigmoid, softplus, silu, the three GELUs"),
     ("basics.gated", "one projection as the gate of another: swiglu, geglu, gpt-oss's clamped form"),
@@ -41,6 +40,7 @@ CONTENTS = (
     ("llm.cuts", "temperature, top-k, top-p, min-p, greedy"),
     ("llm.tail_cuts", "typical, epsilon and eta cutoff, top-n-sigma, top-h"),
     ("llm.sampler", "from logits to a token; the chain of steps is data"),
+    ("blocks", "where the bits of quantised weights lie in GGUF files"),
     ("llm.block_writers", "weights rounded into those blocks"),
     ("llm.narrow_floats", "numbers of few bits beside their scales: int8 by rows, fp8 by blocks"),
     ("llm.fp4", "MXFP4 and NVFP4"),

@@ -15,8 +15,9 @@ from refimpl.interrupt import Brake
 __all__ = ["code_lines", "contents", "main"]
 
 _SECTIONS = {
-    "contract": "The contract", "basics": "2.1 Neural networks", "llm": "2.2 LLM mechanics", "models": "Models",
-    "bottleneck": "2.4 Bottlenecks", "efficient": "2.5 Optimizing attention", "files": "Files",
+    "contract": "The contract", "basics": "2.1 Neural networks", "llm": "2.2 LLM mechanics",
+    "blocks": "2.2 LLM mechanics", "models": "Models", "bottleneck": "2.4 Bottlenecks",
+    "efficient": "2.5 Optimizing attention", "files": "Files",
 }  # fmt: skip
 _LAYOUT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
