@@ -109,7 +109,7 @@ def cost(op: str, *, b: float = 2, **sizes: float) -> Cost:
     if op not in FORMULAS:
         raise UsageError(f"there is no operation {op!r}; the operations are {', '.join(FORMULAS)}")
     known = {**sizes, "b": b, "min": min, "log2": log2}
-    with suppress(ArithmeticError, NameError, TypeError, ValueError):  # a size of 0 divides, one is absent, or no number
+    with suppress(ArithmeticError, NameError, TypeError, ValueError):  # one of 0 divides, is absent, no number
         if all(0 <= size < inf for size in (b, *sizes.values())):
             return Cost(*(eval(code, {"__builtins__": {}}, known) for code in _CODES[op]))
     needed = ", ".join(sorted({name for code in _CODES[op] for name in code.co_names} - {"b", "min", "log2"}))
