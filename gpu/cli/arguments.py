@@ -76,7 +76,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         help="compare ids and hidden states with the reference; exit code 1: an id or a layer differs",
     )
     group.add_argument("--explain", action="store_true", help="what this costs on this machine, and why")
-    group.add_argument("--plot", type=path, metavar="FILE", help="draw what --explain says: the roofline, as a .png")
+    group.add_argument("--plot", type=path, metavar="FILE", help="draw what --explain says: a .png, .svg or .pdf")
     group.add_argument("--version", action="store_true", help="print versions")
 
 

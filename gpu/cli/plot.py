@@ -30,7 +30,7 @@ def check_plot(path: str) -> None:
     try:
         importlib.import_module("matplotlib")
     except ImportError:
-        raise UsageError('--plot needs matplotlib: pip install "refimpl[plot]"') from None
+        raise UsageError('--plot needs matplotlib: pip install -e ".[plot]"') from None
 
 
 @host

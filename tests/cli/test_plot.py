@@ -120,7 +120,7 @@ def test_a_picture_and_the_answer_take_two_files(tmp_path: Path, capsys: Capture
 
 def test_without_matplotlib_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UsageError, match=r'--plot needs matplotlib: pip install "refimpl\[plot\]"'):
+    with pytest.raises(UsageError, match=r'--plot needs matplotlib: pip install -e "\.\[plot\]"'):
         check_plot("a.png")
 
 
