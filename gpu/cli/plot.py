@@ -4,6 +4,7 @@ import importlib
 import itertools
 import math
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ _COLORS = ("#c2410c", "#1d6fb8")  # of the phases, in their order
 _NEAR = 0.09  # decades of intensity between parts that share a label
 _LEAST = 0.02  # of a phase's time, for which a label is written
 _DPI = 160
+_LONGEST = 60  # letters of a title
 _LETTER, _LINE = 5.4, 13.0  # points from letter to letter, and from line to line
 
 
@@ -71,7 +73,9 @@ def draw_roofline(
     ]
     _write_labels(axes, labels, device, dtype)
     _dress(axes, title, device, dtype)
-    figure.savefig(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # of a model's name; a box stands for it
+        figure.savefig(path)
 
 
 def _draw_roof(axes: Any, device: Device, dtype: str, low: float, high: float) -> None:
@@ -152,7 +156,9 @@ def _dress(axes: Any, title: str, device: Device, dtype: str) -> None:
     top, turn = peak(device, dtype), ridge(device, dtype)
     limits = f"{_scaled(top)}FLOP/s over {_scaled(device.bytes_per_s)}B/s"
     note = f"{limits}: below {turn:.3g} FLOP a byte memory bounds, above it arithmetic"
-    axes.set_title(f"{title}\n", loc="left", color=_INK, fontsize=14, fontweight="bold", pad=8)
+    line = " ".join(title.split())
+    line = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+    axes.set_title(f"{line}\n", loc="left", color=_INK, fontsize=14, fontweight="bold", pad=8, parse_math=False)
     axes.text(0, 1.025, note, transform=axes.transAxes, color=_QUIET, fontsize=10.5, va="bottom")
     axes.set_xlabel("FLOP for each byte moved", color=_INK, fontsize=11)
     axes.set_ylabel(f"FLOP/s at most, in {dtype}", color=_INK, fontsize=11)

@@ -111,6 +111,17 @@ def test_a_picture_is_not_drawn_over_the_prompt(tmp_path: Path, capsys: Capture)
     assert f"--plot {path} would write over the prompt" in capsys.readouterr().err and path.read_text() == "the cat"
 
 
+@pytest.mark.parametrize("name", ["a$^$b", "模型", "a\nb", "x" * 200, r"\frac", "{x}_%"])
+def test_any_name_of_a_model_is_a_title(name: str, tmp_path: Path, figures: list[Figure]) -> None:
+    draw_roofline(str(tmp_path / "a.png"), f"{name} on this machine", H100, PHASES, "float16")
+    ((axes,),) = [figure.axes for figure in figures]
+    line = axes.get_title("left").rstrip("\n")
+    assert line[:40] == " ".join(f"{name} on this machine".split())[:40]
+    if name.isascii():  # to measure what has no glyph warns
+        right = axes._left_title.get_window_extent(FigureCanvasAgg(figures[0]).get_renderer()).x1
+        assert right < figures[0].bbox.x1
+
+
 def test_a_picture_and_the_answer_take_two_files(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "folder").mkdir()
     path, same = tmp_path / "a.png", tmp_path / "folder" / ".." / "a.png"
