@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from refimpl.contract import UsageError, host
+from refimpl.contract import ContractError, UsageError, host
 from refimpl.llm.generate import Reply
 from refimpl.llm.sampler import sample, sampling_chain
 from refimpl.llm.speculative import ngram_draft
@@ -60,7 +60,7 @@ class Drafts:
             return ngram_draft(known, most)
         try:
             return self._continue(self.source, number, known, min(most, self.source.context - len(known)))
-        except UsageError:  # its cache is full: this reply goes on without
+        except (UsageError, ContractError):  # its cache is full, or a logit NaN: this reply goes on without
             self.free(number)
             return []
 

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gpu
 import refimpl
@@ -88,3 +90,12 @@ def test_an_answer_is_not_written_over_the_draft(model: str, tmp_path: Path, cap
     assert main([*ARGV, "-m", model, "--draft-model", str(draft), "-o", str(draft / name)]) == 2
     assert f"-o {draft / name} would write over the draft model" in capsys.readouterr().err
     assert (draft / name).read_bytes() == before
+
+
+def test_a_draft_that_makes_no_numbers_changes_no_text(model: str, tmp_path: Path, capsys: Capture) -> None:
+    draft = write_model(tmp_path / "draft")
+    tensors = load_file(str(draft / "model.safetensors"))
+    tensors["model.norm.weight"][:] = np.nan
+    save_file(tensors, str(draft / "model.safetensors"), metadata={"format": "pt"})
+    wanted, given = (_answer(capsys, "-m", model, *more)[0]["ids"] for more in ((), ("--draft-model", str(draft))))
+    assert given == wanted
