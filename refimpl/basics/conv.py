@@ -43,8 +43,7 @@ def conv1d(
     """
     w_gOC, (T, C), past = _by_group(x.T, w, b, groups, ndim=2), x.shape, w.shape[-1] - 1
     state = np.zeros((past, C), x.dtype) if state is None else state
-    fits = state.shape == (past, C) and state.dtype == x.dtype
-    require(fits, "C3", f"a state of {state.dtype} {state.shape}, not {x.dtype} {(past, C)}")
+    require((state.shape, state.dtype) == ((past, C), x.dtype), "C3", f"a state that is not {x.dtype} {(past, C)}")
     require(activation in (None, "silu"), "C4", f"activation {activation!r} is not None or 'silu'")
     seen = np.concatenate([state, x])
     y = _biased(sum(_mix(w_gOC[..., i], widen(seen)[i : i + T].T) for i in range(past + 1)), b).T
