@@ -113,7 +113,7 @@ def test_tensor_core_kernels_have_no_bank_conflict(all_rows: list[Row]) -> None:
 
 
 def test_weights_keys_and_values_are_read_in_whole_sectors(all_rows: list[Row]) -> None:
-    matrices = [row for row in all_rows if not row.kernel.name.startswith("conv1d")]  # its taps are few: a cache has them
+    matrices = [row for row in all_rows if not row.kernel.name.startswith("conv1d")]  # a cache holds its few taps
     read = [(row, name) for row in matrices for name in READ_ONCE & set(row.counters.loads)]
     assert {name for _, name in read} == READ_ONCE
     wasted = {
