@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 __all__ = [
     "Array", "Bool", "Float", "Int", "UInt8",
     "ContractError", "CheckpointError", "UsageError",
-    "composed", "host", "kernel", "op", "require", "whole", "widen", "within",
+    "composed", "host", "kernel", "op", "require", "rows", "whole", "widen", "within",
 ]
 
 Array: TypeAlias = Any
@@ -66,6 +66,15 @@ def require(condition: bool, label: str, message: str) -> None:
         raise ContractError(f"{label}: {message}")
 
 
+def rows(x: Array) -> int:
+    """Return how long an array is along its first axis; a number has none, and is no row long.
+
+    >>> rows(np.zeros((2, 3))), rows(np.zeros(()))
+    (2, 0)
+    """
+    return len(x) if x.ndim else 0
+
+
 def whole(name: str, value: Any) -> int:
     """Return a setting that is a whole number.
 
@@ -77,7 +86,7 @@ def whole(name: str, value: Any) -> int:
     refimpl.contract.UsageError: top_k is a whole number, got 1.5
     """
     try:
-        return operator.index(value)
+        return int(operator.index(value))
     except TypeError:
         raise UsageError(f"{name} is a whole number, got {value!r}") from None
 
@@ -86,9 +95,16 @@ def widen(x: Array) -> Array:
     """Return ``x`` as float32, or as it is when it is float64.
 
     NumPy's einsum refuses bfloat16 and its sums saturate in float16, so an operation widens its inputs
-    once, computes, and casts once at the end: dtype in = dtype out.
+    once, computes, and casts once at the end: dtype in = dtype out. An integer would be cut at that end.
+
+    >>> widen(np.array([1]))
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.ContractError: operations take floats, not int64
     """
     x = np.asarray(x)
+    if x.dtype.kind not in "fV":  # V: bfloat16
+        raise ContractError(f"operations take floats, not {x.dtype}")
     return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
 
 

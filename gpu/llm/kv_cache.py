@@ -12,7 +12,7 @@ from gpu.compile import Kernel, numba_kernel
 from gpu.grid import threads_for
 from gpu.number import named, read, storage, write
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, kernel, op, require
+from refimpl.contract import Array, Float, kernel, op, require, rows
 from refimpl.llm.kv_cache import KVCache, new_cache
 
 __all__ = ["VARIANTS", "cache_append", "cache_append_into"]
@@ -21,9 +21,9 @@ __all__ = ["VARIANTS", "cache_append", "cache_append_into"]
 @op
 def cache_append(cache: KVCache, k: Float[Array, "T K H"], v: Float[Array, "T K H"]) -> KVCache:
     """One block a token, its threads along the row. The cache stays on the device; one that is not there is copied."""
-    T, capacity = len(k), len(cache.k)
-    there = cache.length >= 0 and len(cache.v) == capacity
-    require(there, "C3", f"a cache of {capacity} and {len(cache.v)} slots that holds {cache.length} tokens")
+    T, capacity = rows(k), rows(cache.k)
+    there = cache.length >= 0 and rows(cache.v) == capacity
+    require(there, "C3", f"a cache of {capacity} and {rows(cache.v)} slots that holds {cache.length} tokens")
     require(cache.length + T <= capacity, "C1", f"{cache.length} + {T} tokens exceed the capacity of {capacity}")
     fits = k.shape[1:] == cache.k.shape[1:] and v.shape == (T, *cache.v.shape[1:])
     require(fits, "C2", f"k {k.shape} and v {v.shape} for a cache of {cache.k.shape[1:]}")

@@ -12,7 +12,7 @@ from gpu.basics.activation import gelu_erf_into, gelu_quick_into, gelu_tanh_into
 from gpu.basics.gated import gated_into
 from gpu.basics.linear import linear_into
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, kernel, op, require
+from refimpl.contract import Array, Float, kernel, op, require, rows
 
 __all__ = ["VARIANTS", "gated_mlp", "gated_mlp_into", "mlp", "mlp_into"]
 
@@ -29,7 +29,8 @@ def mlp(
 ) -> Float[Array, "T D"]:
     """Three launches: a linear map, the activation in place, a linear map."""
     _check(activation)
-    hidden, y = device.empty((len(x), len(w_up)), np.float32), device.empty((len(x), len(w_down)), x.dtype)
+    hidden = device.empty((rows(x), rows(w_up)), np.float32)
+    y = device.empty((rows(x), rows(w_down)), x.dtype)
     mlp_into(y, hidden, *map(_there, (x, w_up, w_down, b_up, b_down)), activation=activation)
     return y
 
@@ -55,8 +56,8 @@ def gated_mlp(
     """Four launches: two linear maps, the gate in place, a linear map."""
     require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
     _check(activation, "swiglu_clamped")
-    gate, up = device.empty((2, len(x), len(w_up)), np.float32)
-    y = device.empty((len(x), len(w_down)), x.dtype)
+    gate, up = device.empty((2, rows(x), rows(w_up)), np.float32)
+    y = device.empty((rows(x), rows(w_down)), x.dtype)
     weights = map(_there, (w_gate, w_up, w_down, b_gate, b_up, b_down))
     gated_mlp_into(y, gate, up, _there(x), *weights, activation=activation)
     return y

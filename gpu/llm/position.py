@@ -12,7 +12,7 @@ from gpu.grid import threads_for
 from gpu.llm.position_kernels import rotate, rotate_and_append
 from gpu.number import named, read, storage, write
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require, rows, within
 
 __all__ = ["VARIANTS", "learned_position", "learned_position_into", "rope", "rope_append_into", "rope_into"]
 
@@ -22,8 +22,7 @@ def learned_position(
     x: Float[Array, "T D"], positions: Int[Array, " T"], table: Float[Array, "max_positions D"]
 ) -> Float[Array, "T D"]:
     """One block a token, its threads along the row. The positions are checked on the host."""
-    inside = positions.dtype.kind in "iu" and bool(((positions >= 0) & (positions < len(table))).all())
-    require(inside, "C1", f"positions are integers in the table 0..{len(table) - 1}")
+    require(within(positions, rows(table)), "C1", f"positions are integers in the table 0..{rows(table) - 1}")
     fits = positions.ndim == 1 and table.ndim == 2 and x.shape == (len(positions), table.shape[1])
     require(fits, "C2", f"x {x.shape} is not {positions.shape} rows of the width of the table {table.shape}")
     out = device.empty(x.shape, x.dtype)

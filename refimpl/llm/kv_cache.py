@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refimpl.contract import Array, Float, host, op, require
+from refimpl.contract import Array, Float, host, op, require, rows
 
 __all__ = ["KVCache", "new_cache", "cache_append"]
 
@@ -50,9 +50,9 @@ def cache_append(cache: KVCache, k: Float[Array, "T K H"], v: Float[Array, "T K 
     >>> cache.length, float(cache.k.sum())
     (3, 6.0)
     """
-    T, capacity = len(k), len(cache.k)
-    there = cache.length >= 0 and len(cache.v) == capacity
-    require(there, "C3", f"a cache of {capacity} and {len(cache.v)} slots that holds {cache.length} tokens")
+    T, capacity = rows(k), rows(cache.k)
+    there = cache.length >= 0 and rows(cache.v) == capacity
+    require(there, "C3", f"a cache of {capacity} and {rows(cache.v)} slots that holds {cache.length} tokens")
     require(cache.length + T <= capacity, "C1", f"{cache.length} + {T} tokens exceed the capacity of {capacity}")
     fits = k.shape[1:] == cache.k.shape[1:] and v.shape == (T, *cache.v.shape[1:])
     require(fits, "C2", f"k {k.shape} and v {v.shape} for a cache of {cache.k.shape[1:]}")

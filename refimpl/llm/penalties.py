@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, op, require
+from refimpl.contract import Array, Float, Int, op, require, widen
 
 __all__ = ["frequency_penalty", "logit_bias", "presence_penalty", "repetition_penalty"]
 
 
 def _counts(ids: Array, logits: Array) -> Array:
-    rows = logits.ndim == ids.ndim == 1 and ids.dtype.kind in "iu"
+    rows = widen(logits).ndim == ids.ndim == 1 and ids.dtype.kind in "iu"
     require(rows, "C1", f"logits are one row, ids one of integers, got {logits.shape} and {ids.dtype} {ids.shape}")
     vocab_size = len(logits)
     inside = ids.size == 0 or (ids.min() >= 0 and ids.max() < vocab_size)
     require(bool(inside), "C1", f"ids are in [0, {vocab_size}), got {ids.min(initial=0)} to {ids.max(initial=0)}")
-    return np.bincount(ids, minlength=vocab_size)
+    return np.bincount(ids.astype(np.int64), minlength=vocab_size)
 
 
 def _round(wide: Array, dtype: np.dtype[np.floating]) -> Array:
@@ -105,7 +105,7 @@ def logit_bias(
     >>> logit_bias(np.array([2.0, 2.0, 2.0]), {0: -np.inf, 2: 1.0})
     array([-inf,   2.,   3.])
     """
-    require(logits.ndim == 1, "C1", f"logits are one row, got shape {logits.shape}")
+    require(widen(logits).ndim == 1, "C1", f"logits are one row, got shape {logits.shape}")
     biased = logits.astype(np.float64)
     for token_id, value in dict(bias).items():
         whole = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)  # as an index, True is a mask

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, host, op, require, widen
+from refimpl.contract import Array, Float, Int, host, op, require, rows, widen, within
 
 __all__ = ["learned_position", "sinusoidal_table", "rope_table", "mrope_table", "rope"]
 
@@ -30,8 +30,7 @@ def learned_position(
     >>> learned_position(np.zeros((1, 2)), np.array([1]), np.array([[0.0, 1.0], [2.0, 3.0]]))
     array([[2., 3.]])
     """
-    inside = positions.dtype.kind in "iu" and bool(((positions >= 0) & (positions < len(table))).all())
-    require(inside, "C1", f"positions are integers in the table 0..{len(table) - 1}")
+    require(within(positions, rows(table)), "C1", f"positions are integers in the table 0..{rows(table) - 1}")
     fits = positions.ndim == 1 and table.ndim == 2 and x.shape == (len(positions), table.shape[1])
     require(fits, "C2", f"x {x.shape} is not {positions.shape} rows of the width of the table {table.shape}")
     return (widen(x) + widen(table[positions])).astype(x.dtype, copy=False)
