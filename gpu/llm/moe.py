@@ -122,7 +122,7 @@ def add_shared_expert(
     w_down: Float[Array, "D F"], w_share: Float[Array, "1 D"] | None = None, *, activation: str = "silu",
 ) -> Float[Array, "T D"]:
     """Four launches, as gated_mlp, y added by the last; with w_share two more, which weigh the wide layer's rows."""
-    _check_experts(w_gate, w_up, activation)
+    _check_experts(x, activation, 2, w_gate, w_up, w_down)
     fits = y.shape == x.shape and (w_share is None or w_share.shape == (1, *x.shape[1:]))
     require(fits, "C3", f"y has shape {y.shape}, x {x.shape}, w_share {w_share is not None and w_share.shape}")
     out = device.empty(y.shape, y.dtype)
@@ -149,19 +149,22 @@ def add_shared_expert_into(
     linear_into(out, gate, w_down, None, y)
 
 
-def _check_experts(w_gate: Array, w_up: Array, activation: str) -> None:
+def _check_experts(x: Array, activation: str, count: int, *stacks: Array) -> None:
     require(activation in _GATED, "C1", f"activation {activation!r}, not one of {', '.join(_GATED)}")
-    require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
+    shapes = [() if w is None else w.shape for w in stacks]
+    wide, tall = shapes[0], (*shapes[0][:-2], *shapes[0][:-3:-1])
+    stated = zip(stacks, shapes, (wide, wide, tall, wide[:-1], wide[:-1], tall[:-1]), strict=False)
+    fits = x.shape[1:] == wide[-1:] and len(wide) == count and all(w is None or one == two for w, one, two in stated)
+    require(fits, "C2", f"x {x.shape} and weights or biases do not fit, got shapes {shapes}")
 
 
 def _mixture(
     into: Callable[..., None], x: Array, ids: Array, weights: Array, *stacks: Array | None, **settings: Any
 ) -> Array:
     """Check, allocate and launch; the ids are checked on the host."""
-    w_gate, w_up, *_ = stacks
-    _check_experts(w_gate, w_up, settings["activation"])
-    fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(w_gate))
-    require(fits, "C3", f"{len(x)} tokens have ids in 0..{len(w_gate) - 1}, weights: {ids.shape}, {weights.shape}")
+    _check_experts(x, settings["activation"], 3, *stacks)
+    fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(stacks[0]))
+    require(fits, "C3", f"{len(x)} tokens have ids in 0..{len(stacks[0]) - 1}, weights: {ids.shape}, {weights.shape}")
     y = device.empty(x.shape, x.dtype)
     there = (None if stack is None else device.array(stack) for stack in stacks)
     into(y, device.array(x), device.array(ids, np.int32), device.array(weights), *there, **settings)

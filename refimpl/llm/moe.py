@@ -36,7 +36,7 @@ def moe(
         not multiplied by 0: it may be infinite.
     Constraints:
         (C1) the activation is gelu_tanh, silu or swiglu_clamped.
-        (C2) w_gate and w_up have one shape.
+        (C2) x, the matrices and the biases have the shapes that the signature states.
         (C3) ids and weights have one shape, a row for each token, and the ids are integers in 0..E-1.
     Source: Shazeer et al., Outrageously large neural networks, 2017, equation 1.
 
@@ -44,8 +44,8 @@ def moe(
     >>> moe(x, np.array([[1]]), np.array([[0.5]]), w, w, w).round(3) == gated_mlp(x, w[1], w[1], w[1]).round(3) / 2
     array([[ True,  True]])
     """
-    rows = _rows(x, ids, weights, w_gate, w_up, activation, weight_inputs)
     stacks = (w_gate, w_up, w_down, b_gate, b_up, b_down)
+    rows = _rows(x, ids, weights, activation, weight_inputs, *stacks)
     experts = ([None if stack is None else stack[e] for stack in stacks] for e in range(len(w_gate)))
     every = np.array([gated_mlp(rows, *expert, activation=activation) for expert in experts])
     return _mixed(every[ids.reshape(-1), np.arange(len(rows))], weights, weight_inputs, x)
@@ -66,7 +66,7 @@ def grouped_moe(
         neighbours chose.
     Constraints:
         (C1) the activation is gelu_tanh, silu or swiglu_clamped.
-        (C2) w_gate and w_up have one shape.
+        (C2) x, the matrices and the biases have the shapes that the signature states.
         (C3) ids and weights have one shape, a row for each token, and the ids are integers in 0..E-1.
     Source: Gale et al., MegaBlocks, 2022.
 
@@ -75,7 +75,7 @@ def grouped_moe(
     >>> bool(np.allclose(grouped_moe(*mixture), moe(*mixture)))
     True
     """
-    rows = _rows(x, ids, weights, w_gate, w_up, activation, weight_inputs)
+    rows = _rows(x, ids, weights, activation, weight_inputs, w_gate, w_up, w_down, b_gate, b_up, b_down)
     order, offsets = expert_permutation(ids, len(w_gate))
     gate, up = (grouped_linear(rows[order], w, offsets, b) for w, b in ((w_gate, b_gate), (w_up, b_up)))
     down = grouped_linear(_GATED[activation](gate, up), w_down, offsets, b_down)
@@ -96,7 +96,7 @@ def indexed_moe(
     Numerics: as moe.
     Constraints:
         (C1) the activation is gelu_tanh, silu or swiglu_clamped.
-        (C2) w_gate and w_up have one shape.
+        (C2) x, the matrices and the biases have the shapes that the signature states.
         (C3) ids and weights have one shape, a row for each token, and the ids are integers in 0..E-1.
     Source: the definition.
 
@@ -105,7 +105,8 @@ def indexed_moe(
     >>> bool(np.allclose(indexed_moe(*mixture), moe(*mixture)))
     True
     """
-    rows, each = _rows(x, ids, weights, w_gate, w_up, activation, weight_inputs), ids.reshape(-1, 1)
+    rows = _rows(x, ids, weights, activation, weight_inputs, w_gate, w_up, w_down, b_gate, b_up, b_down)
+    each = ids.reshape(-1, 1)
     gate, up = (indexed_linear(rows, w, each, b)[:, 0] for w, b in ((w_gate, b_gate), (w_up, b_up)))
     down = indexed_linear(_GATED[activation](gate, up), w_down, each, b_down)
     return _mixed(down[:, 0], weights, weight_inputs, x)
@@ -123,7 +124,7 @@ def add_shared_expert(
     Numerics: float32 or wider from end to end, one cast to the dtype of y.
     Constraints:
         (C1) the activation is gelu_tanh, silu or swiglu_clamped.
-        (C2) w_gate and w_up have one shape.
+        (C2) x, the matrices and the biases have the shapes that the signature states.
         (C3) y and x have one shape, and w_share, if there is one, is one row of their width.
     Source: Dai et al., DeepSeekMoE, 2024, section 3.2; Qwen Team, Qwen1.5-MoE, 2024.
 
@@ -131,7 +132,7 @@ def add_shared_expert(
     >>> add_shared_expert(x, x, w, w, w, np.zeros((1, 2))) == x + gated_mlp(x, w, w, w) / 2
     array([[ True,  True]])
     """
-    _check_experts(w_gate, w_up, activation)
+    _check_experts(x, activation, 2, w_gate, w_up, w_down)
     fits = y.shape == x.shape and (w_share is None or w_share.shape == (1, *x.shape[1:]))
     require(fits, "C3", f"y has shape {y.shape}, x {x.shape}, w_share {w_share is not None and w_share.shape}")
     share = 1.0 if w_share is None else sigmoid(widen(x) @ widen(w_share).T)
@@ -139,16 +140,20 @@ def add_shared_expert(
     return (widen(y) + share * shared).astype(y.dtype, copy=False)
 
 
-def _check_experts(w_gate: Array, w_up: Array, activation: str) -> None:
+def _check_experts(x: Array, activation: str, count: int, *stacks: Array) -> None:
     require(activation in _GATED, "C1", f"activation {activation!r}, not one of {', '.join(_GATED)}")
-    require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
+    shapes = [() if w is None else w.shape for w in stacks]
+    wide, tall = shapes[0], (*shapes[0][:-2], *shapes[0][:-3:-1])
+    stated = zip(stacks, shapes, (wide, wide, tall, wide[:-1], wide[:-1], tall[:-1]), strict=False)
+    fits = x.shape[1:] == wide[-1:] and len(wide) == count and all(w is None or one == two for w, one, two in stated)
+    require(fits, "C2", f"x {x.shape} and weights or biases do not fit, got shapes {shapes}")
 
 
-def _rows(x: Array, ids: Array, weights: Array, w_gate: Array, w_up: Array, activation: str, weighed: bool) -> Array:
+def _rows(x: Array, ids: Array, weights: Array, activation: str, weighed: bool, *stacks: Array) -> Array:
     """Return what the expert of each choice reads."""
-    _check_experts(w_gate, w_up, activation)
-    fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(w_gate))
-    require(fits, "C3", f"{len(x)} tokens have ids in 0..{len(w_gate) - 1}, weights: {ids.shape}, {weights.shape}")
+    _check_experts(x, activation, 3, *stacks)
+    fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(stacks[0]))
+    require(fits, "C3", f"{len(x)} tokens have ids in 0..{len(stacks[0]) - 1}, weights: {ids.shape}, {weights.shape}")
     rows = np.repeat(widen(x), ids.shape[1], axis=0)
     return rows * widen(weights).reshape(-1, 1) if weighed else rows
 

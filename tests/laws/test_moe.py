@@ -154,6 +154,10 @@ def a(*shape):
 IDS, W = np.array([[0, 1], [2, 0]]), (a(3, 4, 2), a(3, 4, 2), a(3, 2, 4))
 MIXED, SHARED = (a(2, 2), IDS, a(2, 2)), (a(2, 2), a(2, 2), a(4, 2), a(4, 2), a(2, 4))
 ENDS = ([0, 1, 2], [0, 2, 1, 2], [1, 1, 1, 2], [0, 1, 1, 3], [0, 1, 1, 1], [0.0, 1.0, 1.0, 2.0])
+ODD_STACKS = (  # matrices and biases that do not fit the others
+    (*W[:2], a(1, 2, 4)), (*W[:2], a(3, 3, 4)), (*W[:2], a(3, 2, 5)), (W[0][0], W[1][0], W[2][0]), (*W, a(1, 4)),
+    (*W, None, a(3, 1)), (*W, None, None, a(3, 4)), (*W, a(4)),
+)  # fmt: skip
 BROKEN = [
     (expert_permutation, "C1", (IDS, 2), {}),
     (expert_permutation, "C1", (IDS - 1, 3), {}),
@@ -168,6 +172,7 @@ BROKEN = [
     (indexed_linear, "C2", (a(2, 2), W[0], IDS[:1]), {}),
     (indexed_linear, "C3", (a(2, 2), W[0], IDS, a(4)), {}),
     (moe, "C1", (*MIXED, *W), {"activation": "relu"}),
+    *((each, "C2", (*MIXED, *stacks), {}) for each in (moe, grouped_moe, indexed_moe) for stacks in ODD_STACKS),
     (moe, "C2", (*MIXED, a(3, 5, 2), *W[1:]), {}),
     (moe, "C3", (a(2, 2), IDS + 1, a(2, 2), *W), {}),
     (grouped_moe, "C1", (*MIXED, *W), {"activation": "relu"}),
@@ -178,6 +183,7 @@ BROKEN = [
     (indexed_moe, "C3", (a(3, 2), IDS, a(2, 2), *W), {}),
     (add_shared_expert, "C1", SHARED, {"activation": "relu"}),
     (add_shared_expert, "C2", (*SHARED[:2], a(5, 2), *SHARED[3:]), {}),
+    *((add_shared_expert, "C2", (*SHARED[:4], down), {}) for down in (a(1, 4), a(2, 5), a(3, 4), W[2])),
     (add_shared_expert, "C3", (a(2, 3), *SHARED[1:]), {}),
     (add_shared_expert, "C3", (*SHARED, a(2, 2)), {}),
 ]
