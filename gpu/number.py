@@ -6,7 +6,7 @@ from typing import Any
 from gpu.compile import device_function
 from refimpl.contract import Array, ContractError, host
 
-__all__ = ["DTYPES", "named", "read", "storage", "write", "write_double"]
+__all__ = ["DTYPES", "named", "need_floats", "read", "storage", "write", "write_double"]
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -25,6 +25,21 @@ def named(x: Array) -> str:
     if name not in DTYPES:
         raise ContractError(f"kernels take {', '.join(DTYPES[:-1])} and {DTYPES[-1]}, not {name}")
     return name
+
+
+@host
+def need_floats(*arrays: Array) -> None:
+    """Refuse arrays that are no floats, where a launcher casts what it gets.
+
+    >>> import numpy as np
+    >>> need_floats(np.zeros(1, int))
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.ContractError: operations take floats, not int64
+    """
+    for x in arrays:
+        if str(x.dtype) not in (*DTYPES, "float64"):
+            raise ContractError(f"operations take floats, not {x.dtype}")
 
 
 @host

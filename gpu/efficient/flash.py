@@ -12,9 +12,9 @@ from gpu.grid import blocks_for
 from gpu.llm.attention import attention_into, kind_of, mask_of
 from gpu.llm.attention_tiles import LANES, ROWS, THREADS, sums_of, tile_of, walker
 from gpu.llm.attention_weights import sinks_of
-from gpu.number import named, read, storage, write
+from gpu.number import named, need_floats, read, storage, write
 from gpu.registry import Variant
-from refimpl.contract import Array, Bool, Float, kernel, op, require
+from refimpl.contract import Array, Bool, Float, kernel, op, require, whole
 
 __all__ = [
     "VARIANTS", "flash_attention", "flash_attention_into", "flash_step", "flash_step_into", "merge_states",
@@ -37,6 +37,7 @@ def flash_step(
     (T, N, _), H2 = q.shape, v.shape[-1]
     fits = sums.shape == (T, N, H2) and top.shape == total.shape == (T, N)
     require(fits, "C4", f"the state {sums.shape}, {top.shape}, {total.shape} is not [{T} {N} {H2}], [{T} {N}] twice")
+    need_floats(sums, top, total)
     state = tuple(device.array(part, np.float32) for part in (sums, top, total))
     after = tuple(device.empty(part.shape, np.float32) for part in state)
     flash_step_into(
@@ -95,12 +96,12 @@ def flash_attention(
 ) -> Float[Array, "T N H2"] | tuple[Float[Array, "T N H2"], Float[Array, "T N"]]:
     """Attention's kernel, in tiles of ``tile`` keys, or of as many as shared memory holds if these are fewer."""
     _check(q, k, v, mask, softcap)
-    require(window is None or (window >= 1 and causal), "C4", f"window {window}, causal {causal}")
-    require(tile >= 1, "C6", f"a tile of {tile} keys")
+    require(window is None or (whole("window", window) >= 1 and causal), "C4", f"window {window}, causal {causal}")
+    require(whole("tile", tile) >= 1, "C6", f"a tile of {tile} keys")
     T, N, H2 = *q.shape[:2], v.shape[-1]
     require(sinks is None or sinks.shape == (N,), "C7", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
-    require(prefix == 0 or (prefix > 0 and window is not None), "C8", f"prefix {prefix}, window {window}")
-    require(chunk is None or (chunk >= 1 and causal), "C9", f"chunk {chunk}, causal {causal}")
+    require(whole("prefix", prefix) == 0 or (prefix > 0 and bool(window)), "C8", f"prefix {prefix}, window {window}")
+    require(chunk is None or (whole("chunk", chunk) >= 1 and causal), "C9", f"chunk {chunk}, causal {causal}")
     out, lse = device.empty((T, N, H2), q.dtype), device.empty((T, N) if return_lse else (0, 0), np.float32)
     flash_attention_into(
         out, device.array(q), device.array(k), device.array(v), lse=lse, tile=tile, scale=scale, causal=causal,
@@ -191,6 +192,7 @@ def _merge(dtype_a: str, dtype_b: str) -> Kernel:
 
 
 def _check(q: Array, k: Array, v: Array, mask: Array | None, softcap: float | None) -> None:
+    require(q.ndim == k.ndim == v.ndim == 3, "C2", f"q {q.shape}, k {k.shape}, v {v.shape} are not three axes each")
     (T, N, H), (S, K, _) = q.shape, k.shape
     require(K > 0 and N % K == 0, "C1", f"{K} key/value heads do not divide {N} query heads")
     require(k.shape[-1] == H and v.shape[:-1] == (S, K), "C2", f"q {q.shape}, k {k.shape}, v {v.shape} do not fit")

@@ -12,9 +12,9 @@ from gpu.grid import blocks_for
 from gpu.llm.attention_tiles import LANES, ROWS, THREADS, placer, sums_of, tile_of, walker
 from gpu.llm.attention_weights import rules_of, sinks_of
 from gpu.llm.flash_mma import VARIANTS as TENSOR_CORES
-from gpu.number import named, storage, write
+from gpu.number import named, need_floats, storage, write
 from gpu.registry import Variant
-from refimpl.contract import Array, Bool, Float, host, kernel, op, require
+from refimpl.contract import Array, Bool, Float, host, kernel, op, require, whole
 
 __all__ = ["VARIANTS", "attention", "attention_into", "kind_of", "mask_of"]
 
@@ -31,15 +31,16 @@ def attention(
     A block of that takes 16 rows of one key/value head, a row being a query head of a token, and walks over its keys;
     attention_tiles.py says what lies in shared memory and in registers.
     """
+    require(q.ndim == k.ndim == v.ndim == 3, "C2", f"q {q.shape}, k {k.shape}, v {v.shape} are not three axes each")
     (T, N, H), (S, K, _) = q.shape, k.shape
     require(K > 0 and N % K == 0, "C1", f"{K} key/value heads do not divide {N} query heads")
     require(k.shape[-1] == H and v.shape[:-1] == (S, K), "C2", f"q {q.shape}, k {k.shape}, v {v.shape} do not fit")
     require(mask is None or mask.shape in ((T, S), (N, T, S)), "C3", f"mask is not [{T} {S}] or [{N} {T} {S}]")
-    require(window is None or (window >= 1 and causal), "C4", f"window {window}, causal {causal}")
+    require(window is None or (whole("window", window) >= 1 and causal), "C4", f"window {window}, causal {causal}")
     require(softcap is None or softcap > 0, "C5", f"softcap {softcap} is not positive")
     require(sinks is None or sinks.shape == (N,), "C6", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
-    require(prefix == 0 or (prefix > 0 and window is not None), "C7", f"prefix {prefix}, window {window}")
-    require(chunk is None or (chunk >= 1 and causal), "C8", f"chunk {chunk}, causal {causal}")
+    require(whole("prefix", prefix) == 0 or (prefix > 0 and bool(window)), "C7", f"prefix {prefix}, window {window}")
+    require(chunk is None or (whole("chunk", chunk) >= 1 and causal), "C8", f"chunk {chunk}, causal {causal}")
     rules = {"scale": scale, "causal": causal, "mask": mask, "window": window, "softcap": softcap, "sinks": sinks}
     rules |= {"prefix": prefix, "chunk": chunk}
     chosen = next(variant for variant in VARIANTS if variant.takes(q, k, v, **rules))
@@ -85,8 +86,11 @@ def mask_of(mask: Array | None) -> Array | None:
     """Return a mask as launchers take it: [1 T S] or [N T S], of booleans or of float32."""
     if mask is None:
         return None
-    wanted = bool if str(mask.dtype) == "bool" else np.float32
-    return device.array(mask if mask.ndim == 3 else mask[None], wanted)
+    rows = mask if mask.ndim == 3 else mask[None]
+    if str(mask.dtype) == "bool":
+        return device.array(rows)
+    need_floats(mask)
+    return device.array(rows, np.float32)
 
 
 @host

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpu import device
 from gpu.compile import device_function
+from gpu.number import need_floats
 from refimpl.contract import Array, host
 
 __all__ = ["HIDDEN", "LANES", "padded", "rules_of", "sight", "sinks_of", "weigher"]
@@ -36,7 +37,10 @@ def padded(width: int) -> int:
 @host
 def sinks_of(sinks: Array | None) -> Array:
     """Return learned sinks as kernels take them: float32, and none of them where there are none."""
-    return device.empty(0, np.float32) if sinks is None else device.array(sinks, np.float32)
+    if sinks is None:
+        return device.empty(0, np.float32)
+    need_floats(sinks)
+    return device.array(sinks, np.float32)
 
 
 @host

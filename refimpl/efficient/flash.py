@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from refimpl.contract import Array, Bool, Float, op, require, widen
+from refimpl.contract import Array, Bool, Float, op, require, whole, widen
 
 __all__ = ["flash_step", "merge_states", "flash_attention"]
 
@@ -43,12 +43,13 @@ def flash_step(
     (T, N, H), G, H2 = q.shape, q.shape[1] // k.shape[1], v.shape[-1]
     fits = sums.shape == (T, N, H2) and top.shape == total.shape == (T, N)
     require(fits, "C4", f"the state {sums.shape}, {top.shape}, {total.shape} is not [{T} {N} {H2}], [{T} {N}] twice")
+    sums, top, total = widen(sums), widen(top), widen(total)
     k_NHS = np.repeat(widen(k), G, axis=1).transpose(1, 2, 0)
     v_NSH = np.repeat(widen(v), G, axis=1).transpose(1, 0, 2)
     with np.errstate(all="ignore"):  # hidden slots may hold NaN and infinity
-        scores_NTS = widen(q).transpose(1, 0, 2) @ k_NHS * (H**-0.5 if scale is None else scale)
+        scores_NTS = widen(q).transpose(1, 0, 2) @ k_NHS * (H**-0.5 if scale is None else float(scale))
         if softcap is not None:
-            scores_NTS = softcap * np.tanh(scores_NTS / softcap)
+            scores_NTS = float(softcap) * np.tanh(scores_NTS / float(softcap))
         scores_NTS, visible_NTS = _masked(scores_NTS, mask)
         highest = np.fmax(top, np.fmax.reduce(scores_NTS, axis=-1, initial=-np.inf).T)
         shift = np.where(highest > -np.inf, highest, 0)  # exp(-inf) is 0, -inf minus itself is NaN
@@ -124,16 +125,16 @@ def flash_attention(
     array([2., 4.])
     """
     _check(q, k, v, mask, softcap)
-    require(window is None or (window >= 1 and causal), "C4", f"window {window}, causal {causal}")
-    require(tile >= 1, "C6", f"a tile of {tile} keys")
+    require(window is None or (whole("window", window) >= 1 and causal), "C4", f"window {window}, causal {causal}")
+    require(whole("tile", tile) >= 1, "C6", f"a tile of {tile} keys")
     (T, N, _), S, H2 = q.shape, len(k), v.shape[-1]
     require(sinks is None or sinks.shape == (N,), "C7", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
-    require(prefix == 0 or (prefix > 0 and window is not None), "C8", f"prefix {prefix}, window {window}")
-    require(chunk is None or (chunk >= 1 and causal), "C9", f"chunk {chunk}, causal {causal}")
+    require(whole("prefix", prefix) == 0 or (prefix > 0 and bool(window)), "C8", f"prefix {prefix}, window {window}")
+    require(chunk is None or (whole("chunk", chunk) >= 1 and causal), "C9", f"chunk {chunk}, causal {causal}")
     dtype = widen(q).dtype
     sums, top, total = np.zeros((T, N, H2), dtype), np.full((T, N), -np.inf, dtype), np.zeros((T, N), dtype)
-    for start in range(0, S, tile):
-        keys = slice(start, min(start + tile, S))
+    for start in range(0, S, int(tile)):
+        keys = slice(start, min(start + int(tile), S))
         visible = _visible(T, S, keys, causal, window, prefix, chunk)
         if visible.any():
             rules = {"scale": scale, "softcap": softcap, "mask": _narrowed(mask, keys, visible)}
@@ -146,6 +147,7 @@ def flash_attention(
 
 
 def _check(q: Array, k: Array, v: Array, mask: Array | None, softcap: float | None) -> None:
+    require(q.ndim == k.ndim == v.ndim == 3, "C2", f"q {q.shape}, k {k.shape}, v {v.shape} are not three axes each")
     (T, N, H), (S, K, _) = q.shape, k.shape
     require(K > 0 and N % K == 0, "C1", f"{K} key/value heads do not divide {N} query heads")
     require(k.shape[-1] == H and v.shape[:-1] == (S, K), "C2", f"q {q.shape}, k {k.shape}, v {v.shape} do not fit")
@@ -171,15 +173,17 @@ def _visible(
     key, own = np.arange(keys.start, keys.stop), np.arange(S - T, S)[:, None]
     visible = key <= own if causal else np.ones((T, len(key)), bool)
     if window is not None:
-        visible = visible & ((key > own - window) | (key < prefix))
-    return visible if chunk is None else visible & (key // chunk == own // chunk)
+        visible = visible & ((own - key < int(window)) | (key < int(prefix)))
+    if chunk is not None:  # one that is longer than all is as long
+        visible = visible & (key // min(int(chunk), S + T) == own // min(int(chunk), S + T))
+    return visible
 
 
 def _narrowed(mask: Array | None, keys: slice, visible: Array) -> Array:
     """Return the mask of a tile, with all that is hidden in it."""
     if mask is None:
         return visible
-    return mask[..., keys] & visible if mask.dtype == bool else np.where(visible, mask[..., keys], -np.inf)
+    return mask[..., keys] & visible if mask.dtype == bool else np.where(visible, widen(mask[..., keys]), -np.inf)
 
 
 def _unless(blind: Array, o: Array) -> Array:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refimpl.contract import Array, Bool, Float, composed, op, require, widen
+from refimpl.contract import Array, Bool, Float, composed, op, require, whole, widen
 
 __all__ = ["attention", "cross_attention"]
 
@@ -51,26 +51,23 @@ def attention(
     >>> attention(q, k, v)[:, 0, 0]
     array([2., 4.])
     """
+    require(q.ndim == k.ndim == v.ndim == 3, "C2", f"q {q.shape}, k {k.shape}, v {v.shape} are not three axes each")
     (T, N, H), (S, K, _), H2 = q.shape, k.shape, v.shape[-1]
     require(K > 0 and N % K == 0, "C1", f"{K} key/value heads do not divide {N} query heads")
     require(k.shape[-1] == H and v.shape[:-1] == (S, K), "C2", f"q {q.shape}, k {k.shape}, v {v.shape} do not fit")
     require(mask is None or mask.shape in ((T, S), (N, T, S)), "C3", f"mask is not [{T} {S}] or [{N} {T} {S}]")
-    require(window is None or (window >= 1 and causal), "C4", f"window {window}, causal {causal}")
+    require(window is None or (whole("window", window) >= 1 and causal), "C4", f"window {window}, causal {causal}")
     require(softcap is None or softcap > 0, "C5", f"softcap {softcap} is not positive")
     require(sinks is None or sinks.shape == (N,), "C6", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
-    require(prefix == 0 or (prefix > 0 and window is not None), "C7", f"prefix {prefix}, window {window}")
-    require(chunk is None or (chunk >= 1 and causal), "C8", f"chunk {chunk}, causal {causal}")
-    G = N // K
-    if mask is not None and mask.ndim == 3:
-        mask = mask.reshape(K, G, T, S)
+    require(whole("prefix", prefix) == 0 or (prefix > 0 and bool(window)), "C7", f"prefix {prefix}, window {window}")
+    require(chunk is None or (whole("chunk", chunk) >= 1 and causal), "C8", f"chunk {chunk}, causal {causal}")
+    G, mask = N // K, mask if mask is None or mask.ndim == 2 else mask.reshape(K, N // K, T, S)
     rows = widen(q).reshape(T, K, G, H).transpose(1, 2, 0, 3).reshape(K, G * T, H)  # k is read once for all G T
     k_KHS, v_KSH = widen(k).transpose(1, 2, 0), widen(v).transpose(1, 0, 2)
     with np.errstate(all="ignore"):  # hidden slots may hold NaN and infinity
-        scores = (rows @ k_KHS).reshape(K, G, T, S) * (H**-0.5 if scale is None else scale)
-        if softcap is not None:
-            scores = softcap * np.tanh(scores / softcap)
-        if mask is not None and mask.dtype != bool:
-            scores = scores + widen(mask)
+        scores = (rows @ k_KHS).reshape(K, G, T, S) * (H**-0.5 if scale is None else float(scale))
+        scores = scores if softcap is None else float(softcap) * np.tanh(scores / float(softcap))
+        scores = scores if mask is None or mask.dtype == bool else scores + widen(mask)
         visible = np.broadcast_to(_visible(T, S, causal, window, prefix, chunk, mask), scores.shape)
         probs, lse = _visible_softmax(scores, visible, None if sinks is None else widen(sinks).reshape(K, G, 1, 1))
         o_KGTH = _visible_sum(probs, visible, v_KSH)
@@ -117,12 +114,10 @@ def _visible(
     key, own = np.arange(S), np.arange(S - T, S)[:, None]  # the positions of keys and queries
     visible = key <= own if causal else np.ones((T, S), bool)
     if window is not None:
-        visible = visible & ((key > own - window) | (key < prefix))
-    if chunk is not None:
-        visible = visible & (key // chunk == own // chunk)
-    if mask is not None:
-        visible = visible & (mask if mask.dtype == bool else mask > -np.inf)
-    return visible
+        visible = visible & ((own - key < int(window)) | (key < int(prefix)))
+    if chunk is not None:  # one that is longer than all is as long
+        visible = visible & (key // min(int(chunk), S + T) == own // min(int(chunk), S + T))
+    return visible if mask is None else visible & (mask if mask.dtype == bool else mask > -np.inf)
 
 
 def _visible_softmax(scores: Array, visible: Array, sinks: Array | None) -> tuple[Array, Array]:
