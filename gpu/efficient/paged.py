@@ -14,13 +14,13 @@ import numpy as np
 
 from gpu import device
 from gpu.compile import Kernel, numba_kernel
-from gpu.efficient.paged_kernels import SPLIT, combine_kernel, split_kernel
+from gpu.efficient.paged_kernels import SPLIT, combine_kernel, slot_mapping_kernel, split_kernel
 from gpu.grid import blocks_for, threads_for
 from gpu.llm.attention_tiles import ROWS, THREADS, tile_of
 from gpu.llm.attention_weights import rules_of, sinks_of
 from gpu.number import named, read, storage, write
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, host, kernel, op, require
+from refimpl.contract import Array, Float, Int, host, kernel, op, require, whole
 
 __all__ = [
     "VARIANTS", "paged_append", "paged_append_into", "paged_attention", "paged_attention_into", "parts_for",
@@ -33,12 +33,17 @@ _MOST = 1 << 26  # floats of parts that are held at once
 @op
 def slot_mapping(block_table: Int[Array, " M"], positions: Int[Array, " T"], block_size: int) -> Int[Array, " T"]:
     """A thread finds the slot of one token."""
-    require(block_size >= 1, "C1", f"blocks of {block_size} slots")
-    table, at = device.to_host(block_table), device.to_host(positions)
+    block_size = whole("block_size", block_size)
+    require(1 <= block_size < 2**31, "C1", f"blocks of {block_size} slots")
+    ranks = block_table.ndim, positions.ndim
+    kinds = {block_table.dtype.kind, positions.dtype.kind}
+    require(ranks == (1, 1) and kinds <= {*"iu"}, "C2", f"table and positions are rows of integers, got {ranks} axes")
+    table, at = (device.to_host(x).astype(np.int64) for x in (block_table, positions))
     inside = (at >= 0) & (at < len(table) * block_size)
     require(bool(inside.all()), "C2", f"positions {at[~inside]} in {len(table)} blocks of {block_size}")
-    missing = table[at // block_size] < 0
-    require(not missing.any(), "C3", f"positions {at[missing]} lie in no block")
+    blocks = table[at // block_size]
+    there = (blocks >= 0) & (blocks < 2**31 // block_size)
+    require(bool(there.all()), "C3", f"positions {at[~there]} lie in no block, or in slots beyond int32")
     slots = device.empty(at.shape, np.int32)
     slot_mapping_into(slots, device.array(table, np.int32), device.array(at, np.int32), block_size)
     return slots
@@ -49,7 +54,8 @@ def slot_mapping_into(
     slots: Int[Array, " T"], block_table: Int[Array, " M"], positions: Int[Array, " T"], block_size: int
 ) -> None:
     """Write the slots of tokens into ``slots``."""
-    device.launch(_slot_mapping(), blocks_for(slots.size, THREADS), THREADS, slots, block_table, positions, block_size)
+    grid = blocks_for(slots.size, THREADS)
+    device.launch(slot_mapping_kernel(), grid, THREADS, slots, block_table, positions, block_size)
 
 
 @op
@@ -58,6 +64,8 @@ def paged_append(
     k: Float[Array, "T K H"], v: Float[Array, "T K H2"], slots: Int[Array, " T"],
 ) -> tuple[Float[Array, "num_blocks block_size K H"], Float[Array, "num_blocks block_size K H2"]]:
     """A block copies the keys and values of one token. Caches of the current device are written in place."""
+    ranks = k_cache.ndim, v_cache.ndim, slots.ndim
+    require(ranks == (4, 4, 1), "C1", f"caches have 4 axes, slots 1, got {ranks}")
     T, pools, capacity = len(slots), (k_cache.shape[2:], v_cache.shape[2:]), k_cache.shape[0] * k_cache.shape[1]
     fits = (k.shape, v.shape) == ((T, *pools[0]), (T, *pools[1])) and k_cache.shape[:2] == v_cache.shape[:2]
     require(fits, "C1", f"k {k.shape}, v {v.shape} and {T} slots for caches {k_cache.shape} and {v_cache.shape}")
@@ -104,14 +112,15 @@ def paged_attention(
     _check_tables(len(q), k_cache.shape, tables, lengths, bounds)
     (T, N, _), (_, size, K, H2), (R, M) = q.shape, v_cache.shape, tables.shape
     require(sinks is None or sinks.shape == (N,), "C8", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
-    require(prefix == 0 or (prefix > 0 and window is not None), "C9", f"prefix {prefix}, window {window}")
-    require(chunk is None or chunk >= 1, "C10", f"chunk {chunk}")
+    require(whole("prefix", prefix) == 0 or (prefix > 0 and bool(window)), "C9", f"prefix {prefix}, window {window}")
+    require(chunk is None or whole("chunk", chunk) >= 1, "C10", f"chunk {chunk}")
     out, lse = device.empty((T, N, H2), q.dtype), device.empty((T, N), np.float32)
     on_device = [device.array(x) for x in (q, k_cache, v_cache)]
     on_device += [device.array(x, np.int32) for x in (tables, lengths, bounds)]
-    paged_attention_into(
-        out, *on_device, parts=parts_for(T, R, N, K, H2, M * size), lse=lse, scale=scale, window=window,
-        softcap=softcap, sinks=sinks_of(sinks), prefix=prefix, chunk=chunk)
+    if lse.size:
+        paged_attention_into(
+            out, *on_device, parts=parts_for(T, R, N, K, H2, M * size), lse=lse, scale=scale, window=window,
+            softcap=softcap, sinks=sinks_of(sinks), prefix=prefix, chunk=chunk)
     return (out, lse) if return_lse else out
 
 
@@ -154,23 +163,6 @@ def paged_attention_into(
 
 
 @cache
-def _slot_mapping() -> Kernel:
-    from numba import int32, uint64
-
-    from gpu.warp import block, thread, threads
-
-    @numba_kernel("int32[::1]", "int32[::1]", "int32[::1]", "uint64")
-    def slot_mapping(slots, block_table, positions, block_size):
-        t = block() * threads() + thread()
-        if t < uint64(slots.size):
-            position = uint64(positions[t])
-            place = uint64(block_table[position // block_size]) * block_size + position % block_size
-            slots[t] = int32(place)
-
-    return slot_mapping
-
-
-@cache
 def _paged_append(dtype: str, new_dtype: str) -> Kernel:
     from numba import uint64
 
@@ -197,18 +189,24 @@ def _paged_append(dtype: str, new_dtype: str) -> Kernel:
 
 
 def _check_heads(q: Array, k_cache: Array, v_cache: Array, window: int | None, softcap: float | None) -> None:
+    ranks = q.ndim, k_cache.ndim, v_cache.ndim
+    require(ranks == (3, 4, 4), "C2", f"q and the caches have 3, 4 and 4 axes, got {ranks}")
     (N, H), K = q.shape[1:], k_cache.shape[2]
     require(K > 0 and N % K == 0, "C1", f"{K} key/value heads do not divide {N} query heads")
     fits = k_cache.shape[-1] == H and k_cache.shape[:-1] == v_cache.shape[:-1]
     require(fits, "C2", f"q {q.shape}, caches {k_cache.shape} and {v_cache.shape} do not fit")
-    require(window is None or window >= 1, "C6", f"window {window}")
+    require(window is None or whole("window", window) >= 1, "C6", f"window {window}")
     require(softcap is None or softcap > 0, "C7", f"softcap {softcap} is not positive")
 
 
 def _check_tables(T: int, shape: tuple[int, ...], tables: Array, lengths: Array, bounds: Array) -> None:
+    ranks = tables.ndim, lengths.ndim, bounds.ndim
+    require(ranks == (2, 1, 1), "C3", f"tables, lengths and bounds have 2, 1 and 1 axes, got {ranks}")
+    kinds = "".join(x.dtype.kind for x in (tables, lengths, bounds))
+    require(set(kinds) <= {*"iu"}, "C3", f"tables, lengths and bounds are integers, got kinds {kinds}")
     (R, M), (num_blocks, block_size) = tables.shape, shape[:2]
     fits = len(lengths) == R and len(bounds) == R + 1 and bounds[0] == 0 and bounds[-1] == T
-    rising = bool(fits and (np.diff(bounds) >= 0).all())
+    rising = bool(fits and (bounds[1:] >= bounds[:-1]).all())
     require(rising, "C3", f"bounds {bounds} of {T} queries, {len(lengths)} lengths, {R} tables")
     inside = (lengths >= 0) & (lengths <= M * block_size)
     require(bool(inside.all()), "C4", f"lengths {lengths[~inside]} in {M} blocks of {block_size}")

@@ -1,4 +1,4 @@
-"""The two kernels of paged attention.
+"""The kernels of paged attention, and of slots.
 
 The rows of a sequence are its tokens' query heads of one key/value head, and a tile is 16 of them. Sequence r begins
 with tile cu_seqlens[r] G // 16 + r: so tiles are numbered by the packed tokens alone, each sequence has enough of them,
@@ -15,7 +15,7 @@ from gpu.llm.attention_weights import sight
 from gpu.number import storage, write
 from refimpl.contract import host
 
-__all__ = ["SPLIT", "combine_kernel", "split_kernel"]
+__all__ = ["SPLIT", "combine_kernel", "slot_mapping_kernel", "split_kernel"]
 
 SPLIT = 256
 """Keys in a split."""
@@ -141,3 +141,22 @@ def combine_kernel(dtype: str, value_dim: int) -> Kernel:
             lse[token + t, n] = top + math.log(total)
 
     return paged_combine
+
+
+@host
+@cache
+def slot_mapping_kernel() -> Kernel:
+    """Return the kernel that finds the slot of a token, a thread each."""
+    from numba import int32, uint64
+
+    from gpu.warp import block, thread, threads
+
+    @numba_kernel("int32[::1]", "int32[::1]", "int32[::1]", "uint64")
+    def slot_mapping(slots, block_table, positions, block_size):
+        t = block() * threads() + thread()
+        if t < uint64(slots.size):
+            position = uint64(positions[t])
+            place = uint64(block_table[position // block_size]) * block_size + position % block_size
+            slots[t] = int32(place)
+
+    return slot_mapping

@@ -25,7 +25,7 @@ def copy_blocks(
     require(k_cache.shape[:3] == v_cache.shape[:3], "C1", f"caches {k_cache.shape} and {v_cache.shape}")
     read, written = device.to_host(sources), device.to_host(targets)
     whole = read.shape == written.shape and read.ndim == 1 and {read.dtype.kind, written.dtype.kind} <= {*"iu"}
-    every = np.append(read, written)
+    every = np.append(read, written) if whole else read
     inside = whole and bool(((every >= 0) & (every < len(k_cache))).all())
     require(inside, "C2", f"copies of {read} to {written} in {len(k_cache)} blocks")
     apart = len(np.unique(written)) == len(written) and not np.isin(written, read).any()

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, op, require, widen
+from refimpl.contract import Array, Float, Int, op, require, whole, widen
 from refimpl.efficient.allocator import blocks_for
 from refimpl.llm.attention import attention
 
@@ -19,20 +19,25 @@ def slot_mapping(block_table: Int[Array, " M"], positions: Int[Array, " T"], blo
     Cost: no flop; a table lookup for each token.
     Numerics: exact; int32.
     Constraints:
-        (C1) a block has at least 1 slot.
-        (C2) positions lie in the blocks of the table, 0 <= position < M block_size.
-        (C3) the entries that they lie in are blocks; those after the last token may be -1.
+        (C1) a block has at least 1 slot, and less than 2^31.
+        (C2) table and positions are rows of integers, and 0 <= position < M block_size.
+        (C3) the entries that they lie in are blocks; those after the last token may be -1; slots fit int32.
     Source: Kwon et al., Efficient memory management for large language model serving with PagedAttention, 2023.
 
     >>> slot_mapping(np.array([7, 2, -1]), np.arange(2, 6), block_size=4)
     array([30, 31,  8,  9], dtype=int32)
     """
-    require(block_size >= 1, "C1", f"blocks of {block_size} slots")
-    M = len(block_table)
+    block_size = whole("block_size", block_size)
+    require(1 <= block_size < 2**31, "C1", f"blocks of {block_size} slots")
+    ranks = block_table.ndim, positions.ndim
+    kinds = {block_table.dtype.kind, positions.dtype.kind}
+    require(ranks == (1, 1) and kinds <= {*"iu"}, "C2", f"table and positions are rows of integers, got {ranks} axes")
+    block_table, positions, M = block_table.astype(np.int64), positions.astype(np.int64), len(block_table)
     inside = (positions >= 0) & (positions < M * block_size)
     require(bool(inside.all()), "C2", f"positions {positions[~inside]} in {M} blocks of {block_size}")
     blocks = block_table[positions // block_size]
-    require(bool((blocks >= 0).all()), "C3", f"positions {positions[blocks < 0]} lie in no block")
+    there = (blocks >= 0) & (blocks < 2**31 // block_size)
+    require(bool(there.all()), "C3", f"positions {positions[~there]} lie in no block, or in slots beyond int32")
     return (blocks * block_size + positions % block_size).astype(np.int32)
 
 
@@ -57,6 +62,8 @@ def paged_append(
     >>> k_cache.ravel()
     array([0., 0., 5., 0.])
     """
+    ranks = k_cache.ndim, v_cache.ndim, slots.ndim
+    require(ranks == (4, 4, 1), "C1", f"caches have 4 axes, slots 1, got {ranks}")
     T, pools, capacity = len(slots), (k_cache.shape[2:], v_cache.shape[2:]), k_cache.shape[0] * k_cache.shape[1]
     fits = (k.shape, v.shape) == ((T, *pools[0]), (T, *pools[1])) and k_cache.shape[:2] == v_cache.shape[:2]
     require(fits, "C1", f"k {k.shape}, v {v.shape} and {T} slots for caches {k_cache.shape} and {v_cache.shape}")
@@ -67,7 +74,7 @@ def paged_append(
     used = slots[written]
     require(len(np.unique(used)) == len(used), "C3", f"slots {slots} hold one twice")
     for cache, new in ((k_cache, k), (v_cache, v)):
-        cache[np.divmod(used, cache.shape[1])] = new[written]
+        cache[np.divmod(used, cache.shape[1])] = widen(new[written])
     return k_cache, v_cache
 
 
@@ -94,7 +101,7 @@ def paged_attention(
     Constraints:
         (C1) K divides N.
         (C2) q and the caches agree on H; the caches agree on blocks, block_size and K.
-        (C3) R + 1 bounds rise from 0 to T; tables and lengths are those of R sequences.
+        (C3) R + 1 bounds rise from 0 to T; tables and lengths are those of R sequences; all are integers.
         (C4) a sequence has 0 to M block_size tokens.
         (C5) the entries of a table that hold tokens are blocks of the cache.
         (C6) a window is at least 1.
@@ -117,7 +124,8 @@ def paged_attention(
     rows = []
     for r, (table, length) in enumerate(zip(block_tables, context_lens, strict=True)):
         blocks = table[: blocks_for(int(length), k_cache.shape[1])]
-        k, v = (cache[blocks].reshape(-1, *cache.shape[2:])[:length] for cache in (k_cache, v_cache))
+        size = len(blocks) * k_cache.shape[1]
+        k, v = (cache[blocks].reshape(size, *cache.shape[2:])[:length] for cache in (k_cache, v_cache))
         own = q[cu_seqlens[r] : cu_seqlens[r + 1]]
         rows.append(attention(own, k, v, **rules, chunk=chunk, return_lse=True))
     if rows:
@@ -126,26 +134,32 @@ def paged_attention(
 
 
 def _check_heads(q: Array, k_cache: Array, v_cache: Array, window: int | None, softcap: float | None) -> None:
+    ranks = q.ndim, k_cache.ndim, v_cache.ndim
+    require(ranks == (3, 4, 4), "C2", f"q and the caches have 3, 4 and 4 axes, got {ranks}")
     (N, H), K = q.shape[1:], k_cache.shape[2]
     require(K > 0 and N % K == 0, "C1", f"{K} key/value heads do not divide {N} query heads")
     fits = k_cache.shape[-1] == H and k_cache.shape[:-1] == v_cache.shape[:-1]
     require(fits, "C2", f"q {q.shape}, caches {k_cache.shape} and {v_cache.shape} do not fit")
-    require(window is None or window >= 1, "C6", f"window {window}")
+    require(window is None or whole("window", window) >= 1, "C6", f"window {window}")
     require(softcap is None or softcap > 0, "C7", f"softcap {softcap} is not positive")
 
 
 def _check_sinks(N: int, sinks: Array | None, prefix: int, window: int | None, chunk: int | None) -> None:
     require(sinks is None or sinks.shape == (N,), "C8", f"sinks {getattr(sinks, 'shape', None)} for {N} query heads")
-    require(prefix == 0 or (prefix > 0 and window is not None), "C9", f"prefix {prefix}, window {window}")
-    require(chunk is None or chunk >= 1, "C10", f"chunk {chunk}")
+    require(whole("prefix", prefix) == 0 or (prefix > 0 and bool(window)), "C9", f"prefix {prefix}, window {window}")
+    require(chunk is None or whole("chunk", chunk) >= 1, "C10", f"chunk {chunk}")
 
 
 def _check_tables(
     T: int, shape: tuple[int, ...], block_tables: Array, context_lens: Array, cu_seqlens: Array
 ) -> None:
+    ranks = block_tables.ndim, context_lens.ndim, cu_seqlens.ndim
+    require(ranks == (2, 1, 1), "C3", f"tables, lengths and bounds have 2, 1 and 1 axes, got {ranks}")
+    kinds = "".join(x.dtype.kind for x in (block_tables, context_lens, cu_seqlens))
+    require(set(kinds) <= {*"iu"}, "C3", f"tables, lengths and bounds are integers, got kinds {kinds}")
     (R, M), (num_blocks, block_size) = block_tables.shape, shape[:2]
     bounds = len(context_lens) == R and len(cu_seqlens) == R + 1 and cu_seqlens[0] == 0 and cu_seqlens[-1] == T
-    rising = bounds and bool((np.diff(cu_seqlens) >= 0).all())
+    rising = bounds and bool((cu_seqlens[1:] >= cu_seqlens[:-1]).all())
     require(rising, "C3", f"bounds {cu_seqlens} of {T} queries, {len(context_lens)} lengths, {R} tables")
     fits = (context_lens >= 0) & (context_lens <= M * block_size)
     require(bool(fits.all()), "C4", f"lengths {context_lens[~fits]} in {M} blocks of {block_size}")

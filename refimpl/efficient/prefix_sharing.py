@@ -141,7 +141,7 @@ def copy_blocks(
     """
     require(k_cache.shape[:3] == v_cache.shape[:3], "C1", f"caches {k_cache.shape} and {v_cache.shape}")
     whole = sources.shape == targets.shape and sources.ndim == 1 and {sources.dtype.kind, targets.dtype.kind} <= {*"iu"}
-    named = np.append(sources, targets)
+    named = np.append(sources, targets) if whole else sources
     inside = whole and bool(((named >= 0) & (named < len(k_cache))).all())
     require(inside, "C2", f"copies of {sources} to {targets} in {len(k_cache)} blocks")
     apart = len(np.unique(targets)) == len(targets) and not np.isin(targets, sources).any()
