@@ -15,7 +15,7 @@ from gpu.llm.cache_kernels import (
 )
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, ContractError, Float, Int, UInt8, kernel, op, require
+from refimpl.contract import Array, ContractError, Float, Int, UInt8, kernel, op, require, rows, whole
 
 __all__ = [
     "VARIANTS", "quantized_append", "quantized_append_into", "quantized_read", "quantized_read_into", "ring_append",
@@ -31,11 +31,11 @@ def ring_append(
     k: Float[Array, "T K H"], v: Float[Array, "T K H2"], length: int,
 ) -> tuple[Float[Array, "capacity K H"], Float[Array, "capacity K H2"]]:
     """One block a token that stays, its threads along the row. Rings of the current device are written in place."""
-    capacity, T = len(k_cache), len(k)
-    require(capacity >= 1 and len(v_cache) == capacity, "C1", f"rings of {capacity} and {len(v_cache)} slots")
+    capacity, T = rows(k_cache), rows(k)
+    require(capacity >= 1 and rows(v_cache) == capacity, "C1", f"rings of {capacity} and {rows(v_cache)} slots")
     fits = k.shape[1:] == k_cache.shape[1:] and v.shape == (T, *v_cache.shape[1:])
     require(fits, "C2", f"k {k.shape} and v {v.shape} for rings of {k_cache.shape[1:]} and {v_cache.shape[1:]}")
-    require(length >= 0, "C3", f"{length} tokens before")
+    require(whole("length", length) >= 0, "C3", f"{length} tokens before")
     k_cache, v_cache = device.array(k_cache), device.array(v_cache)
     ring_append_into(k_cache, v_cache, device.array(k), device.array(v), length)
     return k_cache, v_cache
@@ -51,8 +51,8 @@ def ring_append_into(
     named(v), named(v_cache)
     first = max(0, len(k) - len(k_cache))
     if k.size or v.size:
-        rows = (x.reshape(len(x), prod(x.shape[1:])) for x in (k_cache, v_cache, k[first:], v[first:]))
-        device.launch(made, len(k) - first, threads_for(prod(k.shape[1:])), *rows, length + first)
+        flat = (x.reshape(len(x), prod(x.shape[1:])) for x in (k_cache, v_cache, k[first:], v[first:]))
+        device.launch(made, len(k) - first, threads_for(prod(k.shape[1:])), *flat, (int(length) + first) % len(k_cache))
 
 
 @op
@@ -60,8 +60,8 @@ def ring_read(
     k_cache: Float[Array, "capacity K H"], v_cache: Float[Array, "capacity K H2"], length: int
 ) -> tuple[Float[Array, "S K H"], Float[Array, "S K H2"]]:
     """One block a token, its threads along the row."""
-    capacity = len(k_cache)
-    require(capacity >= 1 and len(v_cache) == capacity, "C1", f"rings of {capacity} and {len(v_cache)} slots")
+    capacity, length = rows(k_cache), whole("length", length)
+    require(capacity >= 1 and rows(v_cache) == capacity, "C1", f"rings of {capacity} and {rows(v_cache)} slots")
     require(length >= 0, "C2", f"a sequence of {length} tokens")
     k, v = (device.empty((min(length, capacity), *x.shape[1:]), x.dtype) for x in (k_cache, v_cache))
     ring_read_into(k, v, device.array(k_cache), device.array(v_cache), length)
@@ -77,8 +77,8 @@ def ring_read_into(
     made = ring_read_kernel(named(k_cache))
     named(v_cache)
     if k.size or v.size:
-        rows = (x.reshape(len(x), prod(x.shape[1:])) for x in (k, v, k_cache, v_cache))
-        device.launch(made, len(k), threads_for(prod(k.shape[1:])), *rows, length - len(k))
+        flat = (x.reshape(len(x), prod(x.shape[1:])) for x in (k, v, k_cache, v_cache))
+        device.launch(made, len(k), threads_for(prod(k.shape[1:])), *flat, (length - len(k)) % len(k_cache))
 
 
 @op
@@ -88,7 +88,7 @@ def quantized_append(
 ) -> tuple[Int[Array, "capacity K H"] | UInt8[Array, "capacity K H"], Float[Array, "capacity K"]]:
     """One block a token, one warp a head: it finds the largest number, then writes codes. Written in place."""
     _check(codes, scales)
-    T, capacity = len(x), len(codes)
+    T, capacity, length = rows(x), len(codes), whole("length", length)
     require(x.shape[1:] == codes.shape[1:], "C2", f"x {x.shape} for a cache of {codes.shape[1:]}")
     require(0 <= length <= capacity - T, "C3", f"{length} + {T} tokens in a capacity of {capacity}")
     codes, scales = device.array(codes), device.array(scales)
@@ -113,6 +113,7 @@ def quantized_read(
 ) -> Float[Array, "S K H"]:
     """One block a token, its threads along the row."""
     _check(codes, scales)
+    length = whole("length", length)
     require(0 <= length <= len(codes), "C3", f"{length} tokens in a capacity of {len(codes)}")
     x = device.empty((length, *codes.shape[1:]), scales.dtype)
     quantized_read_into(x, device.array(codes), device.array(scales))

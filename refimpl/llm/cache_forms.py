@@ -7,7 +7,7 @@ through attention's window, and ring_append follows. So a ring of W slots serves
 import ml_dtypes
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, UInt8, op, require, widen
+from refimpl.contract import Array, Float, Int, UInt8, op, require, rows, whole, widen
 
 __all__ = ["ring_append", "ring_read", "quantized_append", "quantized_read"]
 
@@ -34,14 +34,14 @@ def ring_append(
     >>> ring_append(*ring, new, new, 1)[0].ravel()
     array([2., 3., 1.])
     """
-    capacity, T = len(k_cache), len(k)
-    require(capacity >= 1 and len(v_cache) == capacity, "C1", f"rings of {capacity} and {len(v_cache)} slots")
+    capacity, T = rows(k_cache), rows(k)
+    require(capacity >= 1 and rows(v_cache) == capacity, "C1", f"rings of {capacity} and {rows(v_cache)} slots")
     fits = k.shape[1:] == k_cache.shape[1:] and v.shape == (T, *v_cache.shape[1:])
     require(fits, "C2", f"k {k.shape} and v {v.shape} for rings of {k_cache.shape[1:]} and {v_cache.shape[1:]}")
-    require(length >= 0, "C3", f"{length} tokens before")
+    require(whole("length", length) >= 0, "C3", f"{length} tokens before")
     last = np.arange(max(0, T - capacity), T)
-    slots = (length + last) % capacity
-    k_cache[slots], v_cache[slots] = k[last], v[last]
+    slots = (int(length) % capacity + last) % capacity
+    k_cache[slots], v_cache[slots] = widen(k[last]), widen(v[last])
     return k_cache, v_cache
 
 
@@ -65,10 +65,10 @@ def ring_read(
     >>> ring_read(slots, slots, 5)[0].ravel()
     array([1., 2., 3.])
     """
-    capacity = len(k_cache)
-    require(capacity >= 1 and len(v_cache) == capacity, "C1", f"rings of {capacity} and {len(v_cache)} slots")
+    capacity, length = rows(k_cache), whole("length", length)
+    require(capacity >= 1 and rows(v_cache) == capacity, "C1", f"rings of {capacity} and {rows(v_cache)} slots")
     require(length >= 0, "C2", f"a sequence of {length} tokens")
-    slots = np.arange(max(0, length - capacity), length) % capacity
+    slots = (length % capacity - np.arange(min(length, capacity), 0, -1)) % capacity
     return k_cache[slots], v_cache[slots]
 
 
@@ -99,11 +99,11 @@ def quantized_append(
     """
     _check(codes, scales)
     require(x.shape[1:] == codes.shape[1:], "C2", f"x {x.shape} for a cache of {codes.shape[1:]}")
-    require(0 <= length <= len(codes) - len(x), "C3", f"{length} + {len(x)} tokens in a capacity of {len(codes)}")
-    new, wide, most = slice(length, length + len(x)), widen(x), 127 if codes.dtype == np.int8 else 448
+    require(0 <= whole("length", length) <= len(codes) - len(x), "C3", f"{length} + {len(x)} tokens of {len(codes)}")
+    new, wide, most = slice(int(length), int(length) + len(x)), widen(x), 127 if codes.dtype == np.int8 else 448
     with np.errstate(all="ignore"):
         scales[new] = np.where(np.isnan(wide), np.inf, np.abs(wide)).max(-1, initial=0) / most
-        steps = np.nan_to_num(wide / scales[new, :, None].astype(wide.dtype), posinf=0, neginf=0).clip(-most, most)
+        steps = np.nan_to_num(wide / widen(scales[new, :, None]), posinf=0, neginf=0).clip(-most, most)
     codes[new] = np.rint(steps) if most == 127 else steps.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
     return codes, scales
 
@@ -128,7 +128,7 @@ def quantized_read(
     array([[[ 3., -6.]]])
     """
     _check(codes, scales)
-    require(0 <= length <= len(codes), "C3", f"{length} tokens in a capacity of {len(codes)}")
+    require(0 <= whole("length", length) <= len(codes), "C3", f"{length} tokens in a capacity of {len(codes)}")
     wide = widen(scales[:length, :, None])
     numbers = codes[:length].view(np.int8 if codes.dtype == np.int8 else ml_dtypes.float8_e4m3fn)
     with np.errstate(all="ignore"):
