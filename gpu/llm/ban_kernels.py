@@ -154,7 +154,7 @@ def sequence_kernel(dtype: str) -> Kernel:
             if first <= own < end:
                 bias = added(ids, tokens, starts, values, j)
                 if not math.isnan(bias):
-                    out[own] = narrow(float64(wide(out[own])) + bias)
+                    out[own] = narrow(float64(wide(out[own])) + bias if bias > -math.inf else bias)
             j += threads()
 
     return sequence_bias

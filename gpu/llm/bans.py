@@ -10,7 +10,7 @@ from gpu.grid import blocks_for
 from gpu.llm.ban_kernels import RUN, marked_kernel, sequence_kernel
 from gpu.number import DTYPES, named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require, whole
 
 __all__ = [
     "VARIANTS", "bad_words", "bad_words_into", "exponential_decay", "exponential_decay_into", "force_tokens",
@@ -52,7 +52,7 @@ def force_tokens_into(out: Float[Array, " V"], logits: Float[Array, " V"], token
 def no_repeat_ngram(logits: Float[Array, " V"], ids: Int[Array, " ids"], n: int) -> Float[Array, " V"]:
     """As ``suppress_tokens``; a thread compares the n - 1 ids before its own with the last ones of the text."""
     _check(logits, ids)
-    require(n >= 0, "C2", f"n is 0 or more, got {n}")
+    require(whole("n", n) >= 0, "C2", f"n is 0 or more, got {n}")
     if n == 0 or len(ids) < n:
         return device.array(logits)
     return _made(no_repeat_ngram_into, logits, ids, n)
@@ -119,7 +119,7 @@ def exponential_decay(
     """As ``suppress_tokens``; the power is the host's."""
     _check(logits, tokens)
     require(0 < factor < np.inf, "C2", f"the factor is positive and finite, got {factor}")
-    require(excess >= 0, "C3", f"the excess is 0 or more tokens, got {excess}")
+    require(whole("excess", excess) >= 0, "C3", f"the excess is 0 or more tokens, got {excess}")
     with np.errstate(over="ignore"):
         growth = min(np.float64(factor) ** excess, np.finfo(np.float64).max) - 1
     return _made(exponential_decay_into, logits, tokens, float(growth))

@@ -25,7 +25,7 @@ def draw(probs: Float[Array, " V"], u: float) -> int:
     require(probs.ndim == 1, "C2", f"probabilities are one row, got shape {probs.shape}")
     rows, ids = device.array(probs)[None], device.empty(1, np.int32)
     if probs.size:
-        draw_into(ids, rows, device.array(np.array([int(u * 2**53)], np.uint64)))
+        draw_into(ids, rows, device.array(np.array([int(float(u) * 2**53)], np.uint64)))
     drawn = int(device.to_host(ids)[0]) if probs.size else _NONE
     require(drawn != _NONE, "C2", "probabilities are finite and not negative, and one is positive")
     return drawn
@@ -151,7 +151,7 @@ def _race(dtype: str, noise_dtype: str) -> Kernel:
         p = wide(number)
         if not p > float32(0):
             return state
-        time = uint64(cuda.libdevice.double_as_longlong(float64(wide_noise(noise[i])) / float64(p)))
+        time = uint64(cuda.libdevice.double_as_longlong(float64(abs(wide_noise(noise[i]))) / float64(p)))
         return (time, i) if time < state[0] else state
 
     first = fold(sooner)

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, op, require
+from refimpl.contract import Array, Float, Int, op, require, whole, widen, within
 
 __all__ = ["bad_words", "exponential_decay", "force_tokens", "no_repeat_ngram", "sequence_bias", "suppress_tokens"]
 
@@ -18,10 +18,9 @@ _finfo: Any = ml_dtypes.finfo  # NumPy's, and bfloat16 beside it
 
 def _check(logits: Array, ids: Array) -> None:
     """Demand one row of logits, and one of ids in the vocabulary."""
-    rows = logits.ndim == ids.ndim == 1 and ids.dtype.kind in "iu"
+    rows = widen(logits).ndim == ids.ndim == 1 and ids.dtype.kind in "iu"
     require(rows, "C1", f"logits are one row, ids one of integers, got {logits.shape} and {ids.dtype} {ids.shape}")
-    inside = bool(((ids >= 0) & (ids < len(logits))).all())
-    require(inside, "C1", f"ids are in [0, {len(logits)}), got {ids.min(initial=0)} to {ids.max(initial=0)}")
+    require(within(ids, len(logits)), "C1", f"ids {ids.min(initial=0)} to {ids.max(initial=0)} of {len(logits)} tokens")
 
 
 def _ban(logits: Array, banned: Array) -> Array:
@@ -86,7 +85,7 @@ def no_repeat_ngram(logits: Float[Array, " V"], ids: Int[Array, " ids"], n: int)
     array([  1.,   2., -inf])
     """
     _check(logits, ids)
-    require(n >= 0, "C2", f"n is 0 or more, got {n}")
+    require(whole("n", n) >= 0, "C2", f"n is 0 or more, got {n}")
     if n == 0 or len(ids) < n:
         return logits
     windows = np.lib.stride_tricks.sliding_window_view(ids, n)
@@ -111,7 +110,8 @@ def sequence_bias(
 
     Math: l_i <- l_i + the sum of b over the (s_1, ..., s_n; b) with s_n = i and s_1, ..., s_{n-1} the last n - 1 ids.
     Cost: a comparison for each id of a sequence, and a flop; reads and writes V.
-    Numerics: summed in float64, in the order of the sequences, and rounded once to the dtype of the logits.
+    Numerics: summed in float64, in the order of the sequences, and rounded once to the dtype of the logits. A bias
+        of -inf bans a token whatever its logit.
     Constraints:
         (C1) logits are one row, and ids, those of the sequences too, are integers in the vocabulary.
         (C2) a sequence holds at least one id.
@@ -129,7 +129,7 @@ def sequence_bias(
         sequence, bias = biases[j]
         added[sequence[-1]] += bias
     with np.errstate(over="ignore", invalid="ignore"):
-        return (logits.astype(np.float64) + added).astype(logits.dtype)
+        return np.where(added > -np.inf, logits.astype(np.float64) + added, -np.inf).astype(logits.dtype)
 
 
 @op
@@ -173,7 +173,7 @@ def exponential_decay(
     """
     _check(logits, tokens)
     require(0 < factor < np.inf, "C2", f"the factor is positive and finite, got {factor}")
-    require(excess >= 0, "C3", f"the excess is 0 or more tokens, got {excess}")
+    require(whole("excess", excess) >= 0, "C3", f"the excess is 0 or more tokens, got {excess}")
     with np.errstate(over="ignore", invalid="ignore"):
         growth = min(np.float64(factor) ** excess, np.finfo(np.float64).max)
         wide, most = logits.astype(np.float64), float(_finfo(logits.dtype).max)

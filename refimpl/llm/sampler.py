@@ -59,7 +59,7 @@ def draw(probs: Float[Array, " V"], u: float) -> int:
     wide = _fair(probs)
     units = np.rint(np.ldexp(wide, 40 - np.frexp(wide.max())[1]))
     running = np.cumsum(units.astype(np.int64))
-    target = int(u * 2**53) * int(running[-1]) >> 53
+    target = int(float(u) * 2**53) * int(running[-1]) >> 53
     return int(np.searchsorted(running, target, side="right"))
 
 
