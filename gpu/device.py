@@ -177,7 +177,7 @@ def launch(
 
 
 def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    axes = (size,) if isinstance(size, int) else tuple(size)
+    axes = tuple(size) if isinstance(size, tuple) else (int(size),)
     return axes + (1,) * (3 - len(axes))
 
 

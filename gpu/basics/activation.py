@@ -11,7 +11,7 @@ from gpu.basics.flat import THREADS, applied, launch_flat
 from gpu.grid import blocks_for, threads_for
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, kernel, op, require
+from refimpl.contract import Array, Float, kernel, op, require, whole
 
 __all__ = [
     "VARIANTS", "gelu_erf", "gelu_erf_into", "gelu_quick", "gelu_quick_into", "gelu_tanh", "gelu_tanh_into",
@@ -141,7 +141,7 @@ def gelu_quick_into(out: Float[Array, "..."], x: Float[Array, "..."]) -> None:
 
 
 def _check_axis(x: Array, axis: int) -> None:
-    there = -x.ndim <= axis < x.ndim and x.shape[axis] > 0
+    there = -x.ndim <= whole("axis", axis) < x.ndim and x.shape[axis] > 0
     require(there, "C1", f"axis {axis} of shape {x.shape} is empty or is not there")
 
 

@@ -15,7 +15,7 @@ from gpu.basics.norm_kernels import (
 from gpu.grid import threads_for
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, kernel, op, require
+from refimpl.contract import Array, Float, kernel, op, require, whole
 
 __all__ = [
     "VARIANTS", "add_rms_norm", "add_rms_norm_into", "gated_rms_norm", "gated_rms_norm_into", "group_norm",
@@ -82,7 +82,7 @@ def group_norm(
     """One block a group, whose channels are one row of memory: sums and passes as layer_norm."""
     _check(x, gain, eps, axis=0)
     require(bias is None or bias.shape == gain.shape, "C1", f"bias does not have the shape {gain.shape} of gain")
-    require(groups > 0 and len(gain) % groups == 0, "C3", f"{groups} groups do not divide {len(gain)} channels")
+    require(whole("groups", groups) > 0 and len(gain) % groups == 0, "C3", f"{groups} groups of {len(gain)} channels")
     out = device.empty(x.shape, x.dtype)
     bias = None if bias is None else device.array(bias)
     group_norm_into(out, device.array(x), device.array(gain), bias, groups=groups, eps=eps)

@@ -14,7 +14,7 @@ from gpu.llm.cut_kernels import greedy_kernel, min_p_kernel, temperature_kernel,
 from gpu.llm.row_kernels import NAN, NONE, best_kernel, top_k_kernel, top_p_kernel
 from gpu.number import DTYPES, named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require, whole
 
 __all__ = [
     "VARIANTS", "best_into", "greedy", "greedy_into", "min_p", "min_p_into", "temperature", "temperature_into", "top_k",
@@ -74,7 +74,7 @@ def top_k(logits: Float[Array, " V"], k: int, ties: str = "first") -> Float[Arra
 
     Every pass reads the row anew, from the cache.
     """
-    require(k >= 0, "C3", f"top-k keeps k tokens, 0 for all, got {k}")
+    require(whole("k", k) >= 0, "C3", f"top-k keeps k tokens, 0 for all, got {k}")
     require(ties in ("first", "all"), "C4", f"ties at the boundary keep first or all, got {ties!r}")
     rows, _ = _best(logits)
     if k == 0 or k >= len(logits):
@@ -110,7 +110,7 @@ def top_p_into(
     """Keep the smallest set of each row's best tokens whose mass reaches p; ``weights`` is scratch, int64."""
     if p == 1:
         return top_k_into(out, logits, 0)
-    dtype, (rows, V), share = named(logits), logits.shape, int(p * 2**53)
+    dtype, (rows, V), share = named(logits), logits.shape, int(float(p) * 2**53)
     weights_into(weights, logits, best)
     device.launch(top_p_kernel(dtype), rows, threads_for(V), out, logits, weights, share)
 

@@ -11,7 +11,7 @@ from gpu.grid import blocks_for, threads_for
 from gpu.llm.expert_kernels import CHUNK, WARPS, count_choices, grouped, indexed, place_choices, sum_counts
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require, within
+from refimpl.contract import Array, Float, Int, kernel, op, require, whole, within
 
 __all__ = [
     "VARIANTS", "expert_permutation", "expert_permutation_into", "grouped_linear", "grouped_linear_into",
@@ -22,6 +22,7 @@ __all__ = [
 @op
 def expert_permutation(ids: Int[Array, "T A"], num_experts: int) -> tuple[Int[Array, " rows"], Int[Array, " bounds"]]:
     """Three launches: chunks of 256 choices counted, the counts summed by one block, the choices placed."""
+    num_experts = whole("num_experts", num_experts)
     require(ids.ndim == 2 and within(ids, num_experts), "C1", f"ids are a matrix of integers in 0..{num_experts - 1}")
     order, offsets = device.empty(ids.size, np.int32), device.empty(num_experts + 1, np.int32)
     expert_permutation_into(order, offsets, device.array(ids, np.int32))

@@ -14,7 +14,7 @@ from gpu.llm.fp4_kernels import (
 from gpu.llm.narrow_kernels import absmax_kernel
 from gpu.number import DTYPES, named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, UInt8, kernel, op, require
+from refimpl.contract import Array, Float, UInt8, kernel, op, require, whole
 
 __all__ = [
     "VARIANTS", "dequantize_mxfp4", "dequantize_mxfp4_into", "dequantize_nvfp4", "dequantize_nvfp4_into",
@@ -113,7 +113,7 @@ def _packed(x: Array, size: int, run: int) -> tuple[Array, Array]:
     """Return bytes and scales to write into."""
     fits = x.ndim == 2 and x.shape[1] % size == 0
     require(fits, "C1", f"rows are blocks of {size} elements, got shape {x.shape}")
-    require(run > 0 and size // 2 % run == 0, "C2", f"run divides {size // 2}, got {run}")
+    require(whole("run", run) > 0 and size // 2 % run == 0, "C2", f"run divides {size // 2}, got {run}")
     rows, width = x.shape
     return device.empty((rows, width // 2), np.uint8), device.empty((rows, width // size), np.uint8)
 
@@ -122,7 +122,7 @@ def _check_packed(packed: Array, scale: Array, size: int, run: int) -> None:
     fits = packed.ndim == 2 and packed.dtype == scale.dtype == np.uint8 and packed.shape[1] * 2 % size == 0
     fits = fits and scale.shape == (len(packed), packed.shape[1] * 2 // size)
     require(fits, "C1", f"bytes of blocks of {size} and a byte of scale each, got {packed.shape} and {scale.shape}")
-    require(run > 0 and size // 2 % run == 0, "C2", f"run divides {size // 2}, got {run}")
+    require(whole("run", run) > 0 and size // 2 % run == 0, "C2", f"run divides {size // 2}, got {run}")
 
 
 def _weights() -> Array:

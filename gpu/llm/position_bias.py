@@ -10,7 +10,7 @@ from gpu.compile import Kernel, numba_kernel
 from gpu.grid import threads_for
 from gpu.number import named, read, storage, write
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require, whole
 from refimpl.llm.position_bias import alibi_slopes, t5_buckets
 
 __all__ = ["VARIANTS", "alibi_bias", "alibi_bias_into", "t5_bias", "t5_bias_into"]
@@ -19,6 +19,7 @@ __all__ = ["VARIANTS", "alibi_bias", "alibi_bias_into", "t5_bias", "t5_bias_into
 @op
 def alibi_bias(slopes: Float[Array, " N"], T: int, S: int) -> Float[Array, "N T S"]:
     """One block a head and query, its threads along the keys."""
+    T, S = whole("T", T), whole("S", S)
     require(slopes.ndim == 1 and T >= 0 and S >= 0, "C1", f"slopes {slopes.shape} for {T} queries and {S} keys")
     bias = device.empty((len(slopes), T, S), slopes.dtype)
     alibi_bias_into(bias, device.array(slopes))
@@ -39,6 +40,7 @@ def t5_bias(
     table: Float[Array, "buckets N"], T: int, S: int, *, max_distance: int = 128, bidirectional: bool = True
 ) -> Float[Array, "N T S"]:
     """One block a head and query, its threads along the keys. The bucket of each distance is found on the host."""
+    T, S = whole("T", T), whole("S", S)
     require(table.ndim == 2 and T >= 0 and S >= 0, "C3", f"a table {table.shape} for {T} queries and {S} keys")
     _check_buckets(len(table), max_distance, bidirectional)
     ahead = np.arange(1 - S, T)

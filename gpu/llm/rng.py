@@ -11,7 +11,7 @@ from gpu import device
 from gpu.compile import Kernel, numba_kernel
 from gpu.grid import blocks_for
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require
+from refimpl.contract import Array, Float, Int, kernel, op, require, whole
 
 __all__ = ["VARIANTS", "exponential", "exponential_into", "philox", "philox_into", "uniform", "uniform_into"]
 
@@ -23,8 +23,9 @@ def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counter
     """A thread a counter, whose words and key stay in registers; the two shapes are made one before the launch."""
     dtypes = (str(counter.dtype), str(key.dtype))
     require(dtypes == ("uint32", "uint32"), "C1", f"counter and key are uint32, got {dtypes[0]} and {dtypes[1]}")
-    words = counter.shape[-1:], key.shape[-1:]
-    require(words == ((4,), (2,)), "C2", f"counters are 4 words, keys 2, got shapes {counter.shape} and {key.shape}")
+    fits = all(n == m or 1 in (n, m) for n, m in zip(counter.shape[-2::-1], key.shape[-2::-1], strict=False))
+    words = fits and (counter.shape[-1:], key.shape[-1:]) == ((4,), (2,))
+    require(words, "C2", f"counters are 4 words, keys 2, one for each or for all, got {counter.shape} and {key.shape}")
     shape = np.broadcast_shapes(counter.shape[:-1], key.shape[:-1])
     counters, keys = (np.broadcast_to(device.to_host(x), (*shape, x.shape[-1])) for x in (counter, key))
     out = device.empty((*shape, 4), np.uint32)
@@ -60,7 +61,7 @@ def uniform_into(
 def exponential(seed: int, request: int, position: int, size: int) -> Float[Array, " size"]:
     """A thread a token: the philox of the place, then its own, with the logarithm in float64."""
     place = _place(seed, request, position)
-    require(0 <= size <= 2**32, "C2", f"size is in [0, 2^32], got {size}")
+    require(0 <= whole("size", size) <= 2**32, "C2", f"size is in [0, 2^32], got {size}")
     noise = device.empty((1, size), np.float32)
     exponential_into(noise, *place)
     return noise[0]
@@ -81,7 +82,7 @@ def exponential_into(
 def _place(seed: int, request: int, position: int) -> list[Array]:
     """Return the three numbers on the device."""
     for name, value in {"seed": seed, "request": request, "position": position}.items():
-        require(0 <= value < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
+        require(0 <= whole(name, value) < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
     numbers = map(operator.index, (seed, request, position))
     return [device.array(np.array([number], np.uint64)) for number in numbers]
 

@@ -9,7 +9,7 @@ from gpu.grid import blocks_for
 from gpu.llm.router_kernels import WARPS, choose, close_groups, look_up
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require, within
+from refimpl.contract import Array, Float, Int, kernel, op, require, whole, within
 from refimpl.llm.router import Routed
 
 __all__ = [
@@ -58,8 +58,8 @@ def sigmoid_group_top_k(
 ) -> Routed:
     """Two launches: a warp a token with a group a lane, and a warp a token with an expert a lane."""
     ids, weights = _empty(logits, k)
-    E, width = logits.shape[1], logits.shape[1] // max(groups, 1)
-    fits = groups * width == E and 1 <= top_groups <= groups and k <= top_groups * width
+    E, width = logits.shape[1], logits.shape[1] // max(whole("groups", groups), 1)
+    fits = groups * width == E and 1 <= whole("top_groups", top_groups) <= groups and k <= top_groups * width
     require(fits, "C3", f"{groups} groups of {E} experts, the best {top_groups} for {k}")
     settings = {"groups": groups, "top_groups": top_groups, "scale": scale, "renormalise": renormalise}
     sigmoid_group_top_k_into(ids, weights, device.array(logits), _bias(logits, bias), **settings)
@@ -141,7 +141,7 @@ def top_k_sigmoid_into(ids: Int[Array, "T A"], weights: Float[Array, "T A"], log
 
 
 def _empty(logits: Array, k: int) -> tuple[Array, Array]:
-    fits = logits.ndim == 2 and 1 <= k <= logits.shape[1]
+    fits = logits.ndim == 2 and 1 <= whole("k", k) <= logits.shape[1]
     require(fits, "C1", f"k = {k} of the experts of each row, logits of shape {logits.shape}")
     return device.empty((len(logits), k), np.int32), device.empty((len(logits), k), np.float32)
 

@@ -39,7 +39,7 @@ def typical_into(
     if p == 1:
         return top_k_into(out, logits, 0)
     weights_into(weights, logits, best)
-    _launch(typical_kernel(named(logits)), out, logits, best, int(p * 2**53), weights)
+    _launch(typical_kernel(named(logits)), out, logits, best, int(float(p) * 2**53), weights)
 
 
 @op
@@ -57,7 +57,7 @@ def epsilon_cutoff_into(
     out: Float[Array, "R V"], logits: Float[Array, "R V"], best: Int[Array, " R"], epsilon: float
 ) -> None:
     """Keep the tokens of each row whose probability is epsilon or more, and its best; ``out`` is not ``logits``."""
-    _launch(cutoff_kernel(named(logits), False), out, logits, best, int(epsilon * 2**53), 0.0)
+    _launch(cutoff_kernel(named(logits), False), out, logits, best, int(float(epsilon) * 2**53), 0.0)
 
 
 @op
@@ -75,7 +75,7 @@ def eta_cutoff_into(
     out: Float[Array, "R V"], logits: Float[Array, "R V"], best: Int[Array, " R"], epsilon: float
 ) -> None:
     """Keep the tokens of each row whose probability reaches its threshold, and its best; ``out`` is not ``logits``."""
-    _launch(cutoff_kernel(named(logits), True), out, logits, best, int(epsilon * 2**53), math.sqrt(epsilon))
+    _launch(cutoff_kernel(named(logits), True), out, logits, best, int(float(epsilon) * 2**53), math.sqrt(epsilon))
 
 
 @op
@@ -113,7 +113,7 @@ def top_h_into(
     """Keep each row's best tokens as long as their entropy is at most h of the row's; ``terms`` is scratch, int64."""
     if h == 1:
         return top_k_into(out, logits, 0)
-    _launch(top_h_kernel(named(logits)), out, logits, best, int(h * 2**53), terms)
+    _launch(top_h_kernel(named(logits)), out, logits, best, int(float(h) * 2**53), terms)
 
 
 def _best(logits: Array) -> tuple[Array, Array]:

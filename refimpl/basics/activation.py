@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from refimpl.contract import Array, Float, op, require, widen
+from refimpl.contract import Array, Float, op, require, whole, widen
 
 __all__ = [
     "gelu_erf", "gelu_quick", "gelu_tanh", "log_softmax", "logsumexp", "relu", "sigmoid", "silu", "softmax", "softplus",
@@ -197,7 +197,7 @@ def gelu_quick(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _check_axis(x: Array, axis: int) -> None:
-    there = -x.ndim <= axis < x.ndim and x.shape[axis] > 0
+    there = -x.ndim <= whole("axis", axis) < x.ndim and x.shape[axis] > 0
     require(there, "C1", f"axis {axis} of shape {x.shape} is empty or is not there")
 
 

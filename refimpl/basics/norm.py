@@ -3,7 +3,7 @@
 import numpy as np
 
 from refimpl.basics.activation import sigmoid, silu
-from refimpl.contract import Array, Float, op, require, widen
+from refimpl.contract import Array, Float, op, require, whole, widen
 
 __all__ = ["add_rms_norm", "gated_rms_norm", "group_norm", "l2_norm", "layer_norm", "rms_norm"]
 
@@ -55,8 +55,8 @@ def group_norm(
            [-1.,  1.]])
     """
     _check(x, gain, eps, bias, axis=0)
-    require(groups > 0 and len(gain) % groups == 0, "C3", f"{groups} groups do not divide {len(gain)} channels")
-    rows = _standardised(widen(x).reshape(groups, -1), eps).reshape(len(gain), -1) * widen(gain)[:, None]
+    require(whole("groups", groups) > 0 and len(gain) % groups == 0, "C3", f"{groups} groups of {len(gain)} channels")
+    rows = _standardised(widen(x).reshape(int(groups), -1), eps).reshape(len(gain), -1) * widen(gain)[:, None]
     y = rows + (0 if bias is None else widen(bias)[:, None])
     return y.reshape(x.shape).astype(x.dtype, copy=False)
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from refimpl.contract import Array, Float, op, require, widen
+from refimpl.contract import Array, Float, op, require, whole, widen
 
 __all__ = ["greedy", "min_p", "temperature", "top_k", "top_p"]
 
@@ -96,12 +96,12 @@ def top_k(logits: Float[Array, " V"], k: int, ties: str = "first") -> Float[Arra
     >>> top_k(np.array([1.0, 2.0, 2.0, 2.0, 3.0]), 3, ties="all")
     array([-inf,   2.,   2.,   2.,   3.])
     """
-    require(k >= 0, "C3", f"top-k keeps k tokens, 0 for all, got {k}")
+    require(whole("k", k) >= 0, "C3", f"top-k keeps k tokens, 0 for all, got {k}")
     require(ties in ("first", "all"), "C4", f"ties at the boundary keep first or all, got {ties!r}")
     wide = _widened(logits)
     if k == 0 or k >= len(wide):
         return logits
-    kth = np.partition(wide, -k)[-k]
+    kth = np.partition(wide, -int(k))[-int(k)]
     return _keep(logits, wide >= kth) if ties == "all" else _keep_best(logits, k, kth)
 
 
@@ -130,7 +130,7 @@ def top_p(logits: Float[Array, " V"], p: float) -> Float[Array, " V"]:
     descending = np.sort(wide[wide > -np.inf])[::-1]
     weights = np.exp(descending.astype(np.float64) - descending[0])
     mass = np.cumsum(np.rint(weights * 2**40).astype(np.int64))
-    needed = -(-int(p * 2**53) * int(mass[-1]) >> 53)  # rounded up
+    needed = -(-int(float(p) * 2**53) * int(mass[-1]) >> 53)  # rounded up
     k = int(np.searchsorted(mass, needed)) + 1
     return _keep_best(logits, k, descending[k - 1])
 

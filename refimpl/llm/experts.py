@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from refimpl.basics.linear import linear
-from refimpl.contract import Array, Float, Int, op, require, widen, within
+from refimpl.contract import Array, Float, Int, op, require, whole, widen, within
 
 __all__ = ["expert_permutation", "grouped_linear", "indexed_linear"]
 
@@ -27,7 +27,8 @@ def expert_permutation(ids: Int[Array, "T A"], num_experts: int) -> tuple[Int[Ar
     >>> expert_permutation(np.array([[2, 0], [0, 2]]), 3)
     (array([1, 2, 0, 3], dtype=int32), array([0, 2, 2, 4], dtype=int32))
     """
-    require(ids.ndim == 2 and within(ids, num_experts), "C1", f"ids are a matrix of integers in 0..{num_experts - 1}")
+    fits = ids.ndim == 2 and within(ids, whole("num_experts", num_experts))
+    require(fits, "C1", f"ids are a matrix of integers in 0..{num_experts - 1}")
     order = np.argsort(ids.reshape(-1), kind="stable")
     offsets = np.searchsorted(ids.reshape(-1)[order], np.arange(num_experts + 1))
     return order.astype(np.int32), offsets.astype(np.int32)
@@ -56,8 +57,8 @@ def grouped_linear(
     fits = offsets.shape == (len(w) + 1,) and within(offsets, len(x) + 1) and bool((offsets[1:] >= offsets[:-1]).all())
     fits = fits and (offsets[0], offsets[-1]) == (0, len(x))
     require(fits, "C2", f"offsets never fall, from 0 to {len(x)} in {len(w)} steps, got {offsets}")
-    groups, biases = pairwise(offsets), [None] * len(w) if b is None else b
-    return np.concatenate([linear(x[first:last], w[e], biases[e]) for e, (first, last) in enumerate(groups)])
+    groups = enumerate(pairwise(offsets))
+    return np.concatenate([linear(x[m:n], w[e], None if b is None else b[e]) for e, (m, n) in groups])
 
 
 @op

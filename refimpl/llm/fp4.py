@@ -3,7 +3,7 @@
 import numpy as np
 
 from refimpl.blocks import pack_fields, unpack_fields
-from refimpl.contract import Array, Float, UInt8, op, require, widen
+from refimpl.contract import Array, Float, UInt8, op, require, whole, widen
 from refimpl.llm.narrow_floats import decode, encode
 
 __all__ = ["dequantize_mxfp4", "dequantize_nvfp4", "quantize_mxfp4", "quantize_nvfp4"]
@@ -11,7 +11,7 @@ __all__ = ["dequantize_mxfp4", "dequantize_nvfp4", "quantize_mxfp4", "quantize_n
 
 def _check(fits: bool, size: int, run: int, *seen: tuple[int, ...]) -> None:
     require(fits, "C1", f"rows are blocks of {size} elements, their bytes with a byte of scale each, got {seen}")
-    require(run > 0 and size // 2 % run == 0, "C2", f"run divides {size // 2}, got {run}")
+    require(whole("run", run) > 0 and size // 2 % run == 0, "C2", f"run divides {size // 2}, got {run}")
 
 
 def _groups(x: Array, size: int, run: int) -> tuple[Array, Array]:
@@ -26,7 +26,7 @@ def _pack(x_OBI: Array, step: Array, run: int) -> Array:
     """Return groups in steps as bytes of two codes; a step of 0 gives codes 0."""
     with np.errstate(all="ignore"):
         codes = encode(np.where(step[..., None] == 0, 0, x_OBI / step[..., None]), "e2m1")
-    return pack_fields(codes.reshape(len(codes), codes.shape[1] * codes.shape[2]), 4, run)
+    return pack_fields(codes.reshape(len(codes), codes.shape[1] * codes.shape[2]), 4, int(run))
 
 
 def _unpack(packed: Array, scale: Array, step: Array, size: int, run: int) -> Array:
@@ -34,7 +34,7 @@ def _unpack(packed: Array, scale: Array, step: Array, size: int, run: int) -> Ar
     fits = packed.dtype == scale.dtype == np.uint8 and packed.ndim == 2
     fits = fits and scale.shape == (len(packed), packed.shape[1] * 2 / size)
     _check(fits, size, run, packed.shape, scale.shape)
-    codes = unpack_fields(packed, 4, run).view(np.uint8)
+    codes = unpack_fields(packed, 4, int(run)).view(np.uint8)
     return (decode(codes, "e2m1").reshape(*scale.shape, size) * step[..., None]).reshape(codes.shape)
 
 

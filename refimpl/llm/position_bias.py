@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, host, op, require, widen
+from refimpl.contract import Array, Float, Int, host, op, require, whole, widen
 
 __all__ = ["alibi_slopes", "alibi_bias", "t5_buckets", "t5_bias"]
 
@@ -94,7 +94,7 @@ def t5_bias(
     array([[[1., 0., 3.],
             [1., 1., 0.]]])
     """
-    require(table.ndim == 2 and T >= 0 and S >= 0, "C3", f"a table {table.shape} for {T} queries and {S} keys")
+    require(widen(table).ndim == 2 and T >= 0 and S >= 0, "C3", f"a table {table.shape} for {T} queries and {S} keys")
     _of_a_direction(len(table), max_distance, bidirectional)
     buckets = t5_buckets(_ahead(T, S), len(table), max_distance=max_distance, bidirectional=bidirectional)
     return np.ascontiguousarray(table[buckets].transpose(2, 0, 1))
@@ -102,6 +102,7 @@ def t5_bias(
 
 def _ahead(T: int, S: int) -> Int[Array, "T S"]:
     """Return how far key s lies ahead of query t."""
+    T, S = whole("T", T), whole("S", S)
     return np.arange(S) - np.arange(S - T, S)[:, None]
 
 

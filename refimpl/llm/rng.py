@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import UInt32
 
-from refimpl.contract import Array, Float, op, require
+from refimpl.contract import Array, Float, op, require, whole
 
 __all__ = ["exponential", "philox", "uniform"]
 
@@ -22,16 +22,16 @@ def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counter
     Numerics: exact in integers modulo 2^32; for a fixed key a bijection of the counters.
     Constraints:
         (C1) counter and key are uint32.
-        (C2) a counter is 4 words, a key 2.
+        (C2) a counter is 4 words, a key 2; there are as many of both, or one.
     Source: Salmon, Moraes, Dror, Shaw, Parallel random numbers: as easy as 1, 2, 3, 2011.
 
     >>> [f"{int(word):08x}" for word in philox(np.zeros(4, np.uint32), np.zeros(2, np.uint32))]
     ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
     """
-    dtypes = (counter.dtype.name, key.dtype.name)
-    require(dtypes == ("uint32", "uint32"), "C1", f"counter and key are uint32, got {dtypes[0]} and {dtypes[1]}")
-    words = counter.shape[-1:], key.shape[-1:]
-    require(words == ((4,), (2,)), "C2", f"counters are 4 words, keys 2, got shapes {counter.shape} and {key.shape}")
+    require(counter.dtype == key.dtype == np.uint32, "C1", f"uint32, got counter {counter.dtype} and key {key.dtype}")
+    fits = all(n == m or 1 in (n, m) for n, m in zip(counter.shape[-2::-1], key.shape[-2::-1], strict=False))
+    words = fits and (counter.shape[-1:], key.shape[-1:]) == ((4,), (2,))
+    require(words, "C2", f"counters are 4 words, keys 2, one for each or for all, got {counter.shape} and {key.shape}")
     for _ in range(_ROUNDS):
         product = counter[..., 0::2] * np.array(_MULTIPLIERS, np.uint64)
         high, low = (product >> 32).astype(np.uint32), product.astype(np.uint32)
@@ -45,8 +45,8 @@ def philox(counter: UInt32[Array, "*#counters 4"], key: UInt32[Array, "*#counter
 def _place(seed: int, request: int, position: int) -> Array:
     """Return the four random words of a place."""
     for name, value in {"seed": seed, "request": request, "position": position}.items():
-        require(0 <= value < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
-    words = [value >> shift & 0xFFFFFFFF for value in (position, request, seed) for shift in (0, 32)]
+        require(0 <= whole(name, value) < 2**64, "C1", f"{name} is in [0, 2^64), got {value}")
+    words = [int(value) >> shift & 0xFFFFFFFF for value in (position, request, seed) for shift in (0, 32)]
     return philox(np.array(words[:4], np.uint32), np.array(words[4:], np.uint32))
 
 
@@ -90,7 +90,7 @@ def exponential(seed: int, request: int, position: int, size: int) -> Float[Arra
     array([ True,  True,  True])
     """
     words = _place(seed, request, position)
-    require(0 <= size <= 2**32, "C2", f"size is in [0, 2^32], got {size}")
+    require(0 <= whole("size", size) <= 2**32, "C2", f"size is in [0, 2^32], got {size}")
     counters = np.zeros((size, 4), np.uint32)
     counters[:, 0] = np.arange(size)
     return (-np.log1p(-_fraction(philox(counters, words[2:])))).astype(np.float32)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from refimpl.basics.activation import sigmoid, softmax, softplus
-from refimpl.contract import Array, Float, Int, op, require, widen, within
+from refimpl.contract import Array, Float, Int, op, require, whole, widen, within
 
 __all__ = [
     "Routed", "hash_route", "sigmoid_group_top_k", "softmax_top_k", "sqrt_softplus_top_k", "top_k_sigmoid",
@@ -81,8 +81,8 @@ def sigmoid_group_top_k(
     (array([[2, 3]], dtype=int32), array([[1.25, 1.25]]))
     """
     scores = sigmoid(_checked(logits, k))
-    (T, E), width = scores.shape, scores.shape[1] // max(groups, 1)
-    fits = groups * width == E and 1 <= top_groups <= groups and k <= top_groups * width
+    (T, E), width = scores.shape, scores.shape[1] // max(whole("groups", groups), 1)
+    fits = groups * width == E and 1 <= whole("top_groups", top_groups) <= groups and k <= top_groups * width
     require(fits, "C3", f"{groups} groups of {E} experts, the best {top_groups} for {k}")
     chosen_by = _biased(scores, bias).reshape(T, groups, width)
     best = _choose(np.sort(chosen_by, 2)[:, :, -2:].sum(2), top_groups)
@@ -158,7 +158,7 @@ def top_k_sigmoid(logits: Float[Array, "T E"], k: int) -> Routed:
 
 
 def _checked(logits: Array, k: int) -> Array:
-    fits = logits.ndim == 2 and 1 <= k <= logits.shape[1]
+    fits = logits.ndim == 2 and 1 <= whole("k", k) <= logits.shape[1]
     require(fits, "C1", f"k = {k} of the experts of each row, logits of shape {logits.shape}")
     return widen(logits)
 
@@ -179,4 +179,4 @@ def _weights(scores: Array, ids: Array, scale: float, renormalise: bool = True) 
     """Return the scores of the chosen, divided by their sum, which 1e-20 keeps off 0 where all underflow."""
     picked = np.take_along_axis(scores, ids, 1)
     with np.errstate(invalid="ignore"):  # infinite scores have no shares: inf / inf is NaN
-        return scale * (picked / (picked.sum(1, keepdims=True) + 1e-20) if renormalise else picked)
+        return float(scale) * (picked / (picked.sum(1, keepdims=True) + 1e-20) if renormalise else picked)

@@ -29,7 +29,7 @@ def _units(x: Array, power: int = 40) -> Array:
 
 def _share(p: float, weights: Array) -> int:
     """Return p of the sum of weights, p down to a multiple of 2^-53, the share rounded up."""
-    return -(-int(p * 2**53) * int(weights.sum()) >> 53)
+    return -(-int(float(p) * 2**53) * int(weights.sum()) >> 53)
 
 
 def _mean(x: Array, weights: Array) -> float:
@@ -178,7 +178,7 @@ def top_h(logits: Float[Array, " V"], h: float) -> Float[Array, " V"]:
     weights = np.exp(descending)
     total = math.log(float(_units(weights).sum()) * 2.0**-40)
     running = np.cumsum(_units(weights * (total - descending), 36))
-    within = np.searchsorted(running, int(h * 2**53) * int(running[-1]) >> 53, side="right")
+    within = np.searchsorted(running, int(float(h) * 2**53) * int(running[-1]) >> 53, side="right")
     kept = np.zeros(len(x), bool)
     kept[order[: max(1, within if running[-1] else 1)]] = True
     return _keep(logits, kept)
