@@ -131,7 +131,7 @@ def _marked(logits: Array, targets: Array, ignore_index: int) -> Array:
     counted = tokens != ignore_index
     inside = (tokens >= 0) & (tokens < logits.shape[1])
     require(bool((inside | ~counted).all()), "C2", f"targets are {ignore_index} or tokens 0..{logits.shape[1] - 1}")
-    return device.array(np.where(counted, tokens, -1), np.int32)
+    return device.array(np.where(counted, tokens.astype(np.int64), -1), np.int32)  # unsigned, -1 would wrap around
 
 
 def _batch() -> dict[str, Any]:
