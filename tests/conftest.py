@@ -2,6 +2,8 @@
 
 import sys
 
+import jaxtyping
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from jaxtyping import install_import_hook
 
@@ -21,3 +23,12 @@ settings.register_profile(
 settings.register_profile("drill", settings.get_profile("house"), phases=(Phase.explicit, Phase.generate))
 settings.register_profile("thorough", settings.get_profile("house"), max_examples=500, derandomize=False)
 settings.load_profile("house")
+
+
+@pytest.fixture
+def unchecked_shapes():
+    """Leave shapes to the operations, as in use."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
