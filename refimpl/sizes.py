@@ -24,7 +24,7 @@ def sizes(op: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, int
     for name, parameter in inspect.signature(op).parameters.items():
         annotation, value = parameter.annotation, arguments.get(name, parameter.default)
         kind = next((kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "dim_str")), None)
-        if type(value) is int:
+        if type(value) is int and value >= 0:  # k, groups ...; a negative one is an axis, or a mark
             found[name] = value
         elif kind is not None and hasattr(value, "shape"):
             if kind.__name__.startswith("Float"):
