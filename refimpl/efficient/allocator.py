@@ -24,6 +24,8 @@ def new_allocator(num_blocks: int) -> BlockAllocator:
     >>> new_allocator(3).unused
     (2, 1, 0)
     """
+    if whole("num_blocks", num_blocks) < 0:
+        raise UsageError(f"a cache of {num_blocks} blocks")
     return BlockAllocator((0,) * num_blocks, tuple(reversed(range(num_blocks))))
 
 
@@ -34,7 +36,9 @@ def blocks_for(tokens: int, block_size: int) -> int:
     >>> [blocks_for(tokens, 16) for tokens in (0, 1, 16, 17)]
     [0, 1, 1, 2]
     """
-    return -(-whole("tokens", tokens) // whole("block_size", block_size))
+    if whole("tokens", tokens) < 0 or whole("block_size", block_size) < 1:
+        raise UsageError(f"{tokens} tokens in blocks of {block_size}")
+    return -(-int(tokens) // int(block_size))
 
 
 @host
@@ -49,7 +53,7 @@ def allocate(allocator: BlockAllocator, count: int) -> tuple[BlockAllocator, tup
     refimpl.contract.UsageError: 4 blocks are needed, 3 of 3 are left
     """
     unused = allocator.unused
-    if not 0 <= count <= len(unused):
+    if not 0 <= whole("count", count) <= len(unused):
         raise UsageError(f"{count} blocks are needed, {len(unused)} of {len(allocator.holders)} are left")
     dealt, left = unused[len(unused) - count :][::-1], unused[: len(unused) - count]
     return BlockAllocator(_counted(allocator, dealt, 1), left), dealt

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from refimpl.contract import Array, Float, Int, UsageError, host, op, require
+from refimpl.contract import Array, Float, Int, UsageError, host, op, require, whole
 from refimpl.efficient.allocator import BlockAllocator, allocate, blocks_for, fork, free
 
 __all__ = ["PrefixIndex", "block_hashes", "find_prefix", "remember", "evict", "copy_on_write", "copy_blocks"]
@@ -38,9 +38,9 @@ def block_hashes(token_ids: Sequence[int], block_size: int) -> tuple[bytes, ...]
     >>> len(one), one[0] == other[0], one[1] == other[1]
     (2, True, False)
     """
-    if block_size < 1:
+    if whole("block_size", block_size) < 1:
         raise UsageError(f"blocks of {block_size} tokens")
-    ids, hashes, before = np.asarray(token_ids, "<i8"), [], b""
+    ids, hashes, before = np.array([whole("a token id", each) for each in token_ids], "<i8"), [], b""
     for start in range(0, len(ids) - block_size + 1, block_size):
         before = hashlib.sha256(before + ids[start : start + block_size].tobytes()).digest()
         hashes.append(before)
@@ -90,6 +90,8 @@ def evict(index: PrefixIndex, allocator: BlockAllocator, count: int) -> tuple[Pr
     >>> evict(index, free(allocator, (0, 1)), 1)[1].unused
     (1,)
     """
+    if whole("count", count) < 0:
+        raise UsageError(f"{count} blocks to let go")
     idle = [(key, block) for key, block in index.blocks.items() if allocator.holders[block] == 1]
     gone = dict(idle[:count])
     kept = {key: block for key, block in index.blocks.items() if key not in gone}
@@ -107,9 +109,15 @@ def copy_on_write(
     >>> copy_on_write(BlockAllocator((2, 2, 0), (2,)), (0, 1), 3, 4, 2)
     (BlockAllocator(holders=(2, 1, 1), unused=()), (0, 2), (1,), (2,))
     """
-    written = range(start // block_size, blocks_for(stop, block_size))
+    end = blocks_for(stop, block_size)
+    if not 0 <= start <= stop:
+        raise UsageError(f"tokens from {start} to {stop}")
+    written = range(start // block_size, end)
     if written.stop > len(blocks):
         raise UsageError(f"{stop} tokens lie in {written.stop} blocks of {block_size}, the sequence has {len(blocks)}")
+    unknown = [block for block in blocks if not 0 <= block < len(allocator.holders)]
+    if unknown:
+        raise UsageError(f"blocks {unknown} of {len(allocator.holders)}")
     shared = [m for m in written if allocator.holders[blocks[m]] > 1]
     sources = tuple(blocks[m] for m in shared)
     allocator, targets = allocate(allocator, len(shared))
@@ -140,9 +148,9 @@ def copy_blocks(
     array([2., 1., 2.])
     """
     require(k_cache.shape[:3] == v_cache.shape[:3], "C1", f"caches {k_cache.shape} and {v_cache.shape}")
-    whole = sources.shape == targets.shape and sources.ndim == 1 and {sources.dtype.kind, targets.dtype.kind} <= {*"iu"}
-    named = np.append(sources, targets) if whole else sources
-    inside = whole and bool(((named >= 0) & (named < len(k_cache))).all())
+    rows = sources.shape == targets.shape and sources.ndim == 1 and {sources.dtype.kind, targets.dtype.kind} <= {*"iu"}
+    named = np.append(sources, targets) if rows else sources
+    inside = rows and bool(((named >= 0) & (named < len(k_cache))).all())
     require(inside, "C2", f"copies of {sources} to {targets} in {len(k_cache)} blocks")
     apart = len(np.unique(targets)) == len(targets) and not np.isin(targets, sources).any()
     require(apart, "C3", f"copies of {sources} to {targets} depend on their order")

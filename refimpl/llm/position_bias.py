@@ -25,8 +25,8 @@ def alibi_slopes(num_heads: int) -> Float[Array, " N"]:
     >>> alibi_slopes(4), alibi_slopes(3)
     (array([0.25      , 0.0625    , 0.015625  , 0.00390625]), array([0.0625    , 0.00390625, 0.25      ]))
     """
-    require(num_heads >= 1, "C1", f"{num_heads} heads")
-    power = 1 << num_heads.bit_length() - 1
+    require(whole("num_heads", num_heads) >= 1, "C1", f"{num_heads} heads")
+    power = 1 << int(num_heads).bit_length() - 1
     exponents = [(n + 1) / power for n in range(power)] + [(2 * m + 1) / 2 / power for m in range(num_heads - power)]
     return 2.0 ** (-8 * np.array(exponents))
 

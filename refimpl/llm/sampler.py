@@ -201,6 +201,6 @@ def sample(
     """
     logits = widen(apply_chain(logits, prompt_ids, output_ids, chain)).astype(np.float64)
     largest = logits.max(initial=-np.inf)
-    require(bool(np.isfinite(largest)), "C1", f"the largest logit is finite, got {largest}")
+    require(logits.ndim == 1 and bool(np.isfinite(largest)), "C1", f"a row's largest logit is finite, got {largest}")
     left = np.flatnonzero(logits > -np.inf)  # cut tokens have probability 0 and change no running sum
     return int(left[draw(softmax(logits[left]), u)])

@@ -247,3 +247,19 @@ def test_refused_by_label(function, label, arguments, keywords):
     with pytest.raises(ContractError, match=f"^{label}: "):
         function(*arguments, **keywords)
     assert all((cache == 1).all() for cache in CACHES)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (new_allocator, (-1,)), (new_allocator, (2.5,)), (blocks_for, (-1, 16)), (blocks_for, (5, 0)),
+        (blocks_for, (5, -2)), (allocate, (new_allocator(3), 1.5)), (block_hashes, ([1.5, 2.5], 1)),
+        (block_hashes, ([[1, 2]], 1)), (block_hashes, ([1, 2], 1.5)), (evict, (PrefixIndex(1), new_allocator(1), -1)),
+        (copy_on_write, (new_allocator(3), (0, 1), 0, 1, 0)), (copy_on_write, (new_allocator(3), (0, 1), -1, 1, 2)),
+        (copy_on_write, (new_allocator(3), (9,), 0, 1, 2)), (copy_on_write, (new_allocator(3), (0, 1), 3, 1, 2)),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_of_blocks_is_refused(function, arguments):
+    with pytest.raises(UsageError):
+        function(*arguments)

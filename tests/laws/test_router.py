@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refimpl.contract import ContractError
+from refimpl.contract import ContractError, UsageError
 from refimpl.efficient.expert_load import balance_loss, expert_load, load_imbalance
 from refimpl.llm.router import (
     hash_route,
@@ -195,3 +195,17 @@ BROKEN = [
 def test_refused_by_label(function, label, arguments, keywords):
     with pytest.raises(ContractError, match=f"^{label}: "):
         function(*arguments, **keywords)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("ids", [[[-1]], [[3]], [[0.5]]])
+def test_load_of_no_expert_is_refused(ids):
+    with pytest.raises(UsageError, match=r"^experts are integers in 0\.\.2, got "):
+        expert_load(np.array(ids), 3)
+
+
+def test_load_of_nobody_has_no_balance():
+    with pytest.raises(UsageError, match=r"^no expert has a token$"):
+        load_imbalance(np.zeros(3, np.int64))
+    with pytest.raises(UsageError, match=r"^logits \(0, 4\) and "):
+        balance_loss(np.zeros((0, 4)), np.zeros((0, 2), np.int64))
