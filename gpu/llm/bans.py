@@ -1,4 +1,7 @@
-"""Bans and what else ids decide: a block owns a run of the vocabulary, and every block reads all ids."""
+"""Bans and what else ids decide: a block owns a run of the vocabulary, and every block reads all ids.
+
+Biases and growth are float64, as the specification adds them.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -43,7 +43,7 @@ def draw_into(ids: Int[Array, " R"], probs: Float[Array, "R V"], units: Int[Arra
 
 @op
 def draw_race(probs: Float[Array, " V"], noise: Float[Array, " V"]) -> int:
-    """One block a row: the least of the times as 64 bits, which order them, then the least index among equals."""
+    """One block a row: the least of the times, the bits of a float64, which order them; of equals the least index."""
     require(probs.ndim == 1, "C2", f"probabilities are one row, got shape {probs.shape}")
     times = device.to_host(noise).astype(np.float64)
     timed = times.shape == probs.shape and bool((times >= 0).all()) and bool(np.isfinite(times).all())

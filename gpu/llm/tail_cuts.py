@@ -1,4 +1,7 @@
-"""Cuts that judge a token by the whole distribution, over rows of logits: one block a row, after ``best_into``."""
+"""Cuts that judge a token by the whole distribution, over rows of logits: one block a row, after ``best_into``.
+
+Exp and what is made of it are float64, as in the specification: rounded to integers, whose sums have no order.
+"""
 
 import math
 from typing import Any
