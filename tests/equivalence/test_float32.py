@@ -43,5 +43,6 @@ def test_few_say_why():
     assert {each.op for each in KERNELS if says_why(each.op)} <= {
         "temperature", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "top_p",
         "suppress_tokens", "force_tokens", "no_repeat_ngram", "bad_words", "sequence_bias", "exponential_decay",
-        "typical", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "top_h", "draw_race", "exponential", "accepted_length",
+        "typical", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "top_h", "draw_race", "exponential",
+        "accepted_length",
     }  # fmt: skip
