@@ -49,8 +49,9 @@ def parameters(function: Any) -> str:
 
 
 def escape(text: str) -> str:
-    """Spell a formula so that Markdown shows it as it is."""
-    return re.sub(r"([\\*_<>|\[\]`])", r"\\\1", text)
+    """Spell a formula so that Markdown shows it as it is; what is marked as code stays code."""
+    parts = re.split(r"``(.+?)``", text)
+    return "".join(f"`{part}`" if i % 2 else re.sub(r"([\\*_<>|\[\]`])", r"\\\1", part) for i, part in enumerate(parts))
 
 
 def entry(name: str, function: Any, path: str, cases: list[str]) -> Iterator[str]:
@@ -62,7 +63,7 @@ def entry(name: str, function: Any, path: str, cases: list[str]) -> Iterator[str
     for stanza in ("Math", "Cost", "Constraints"):
         if stanza in parts:
             text = parts[stanza]
-            yield f"* {stanza}: " + (f"`{text}`" if stanza == "Math" and "`" not in text else escape(text))
+            yield f"* {stanza}: " + (f"`{text.replace('``', '')}`" if stanza == "Math" else escape(text))
     yield f"* Golden ({len(cases)}): {ids}"
     yield f"* Twin: [gpu/{path}](../gpu/{path}), kernels {kernels}; specification [refimpl/{path}](../refimpl/{path})"
 
