@@ -1,4 +1,4 @@
-"""Many experts at once: tokens sorted by expert, and linear maps over a stack of matrices.
+"""Dispatch to many experts at once: tokens sorted by expert, and linear maps over a stack of matrices.
 
 A choice is one of the T A pairs of a token and an expert that its router chose, c = t A + a.
 """
@@ -39,7 +39,7 @@ def grouped_linear(
     x: Float[Array, "rows D"], w: Float[Array, "E O D"], offsets: Int[Array, " bounds"],
     b: Float[Array, "E O"] | None = None,
 ) -> Float[Array, "rows O"]:
-    """Apply to each group of rows the matrix of its expert.
+    """Apply to each group of rows the matrix of its expert: a grouped GEMM.
 
     Math: y[r] = w[e] x[r] + b[e] for offsets[e] <= r < offsets[e + 1].
     Cost: 2 rows O D flop over the matrices of the experts that have rows.
@@ -65,7 +65,7 @@ def grouped_linear(
 def indexed_linear(
     x: Float[Array, "T D"], w: Float[Array, "E O D"], ids: Int[Array, "T A"], b: Float[Array, "E O"] | None = None
 ) -> Float[Array, "T A O"]:
-    """Apply to each token the matrices of its own experts.
+    """Apply to each token the matrices of its own experts: an indexed GEMV.
 
     Math: y[t, a] = w[ids[t, a]] x[t] + b[ids[t, a]].
     Cost: 2 T A O D flop over as many weights: bound by their bytes.
