@@ -68,7 +68,7 @@ def draw_race(probs: Float[Array, " V"], noise: Float[Array, " V"]) -> int:
     """Draw a token by an exponential race: each arrives after a time, and the first one wins.
 
     Math: argmin e_i / p_i over the p_i > 0; of equals the lowest i. With e of ``exponential`` token i wins with
-        probability p_i / (p_0 + ... + p_{V-1}): the law of ``draw``, other tokens (the logarithm is the Gumbel-max trick).
+        probability p_i / (p_0 + ... + p_{V-1}): the law of ``draw``, other tokens. Its logarithm is Gumbel-max.
     Cost: V divisions; reads V probabilities and V numbers.
     Numerics: divided in float64. A probability of 0 is never drawn, whatever the noise.
     Constraints:
