@@ -123,10 +123,17 @@ def read_cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
+def _sealed(value: Any) -> Any:
+    """Let nobody write into the arrays of a case: who tries shall hear it, and not spoil what comes after."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    return value
+
+
 def _read_case(raw: Mapping[str, Any], arrays: Mapping[str, Array]) -> Case:
     base = raw.get("inputs", {}) | raw.get("keywords", {})
     spelled = [base | changed for changed in raw.get("calls", [{}])]
-    calls = tuple({name: from_json(value, arrays) for name, value in call.items()} for call in spelled)
+    calls = tuple({name: _sealed(from_json(value, arrays)) for name, value in call.items()} for call in spelled)
     return Case(
         id=raw["id"], op=raw["op"], corner=raw["corner"], source=raw["source"], calls=calls,
         expected=tuple(np.asarray(from_json(value, arrays)) for value in raw["expected"]),

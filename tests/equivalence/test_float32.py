@@ -1,6 +1,7 @@
 """Kernels compute in float32: no instruction of float64 stands in the PTX of any, but where a docstring says why."""
 
 import contextlib
+import copy
 import importlib
 import re
 
@@ -33,7 +34,7 @@ def test_no_float64(kernel: Candidate):
             names = " ".join(sorted({str(getattr(value, "dtype", "")) for value in case.calls[0].values()}))
             if case.op == kernel.op and names not in seen:
                 with contextlib.suppress(NotOffered):
-                    kernel.call(**case.calls[0])
+                    kernel.call(**copy.deepcopy(dict(case.calls[0])))
                     seen.add(names)
     used = {launch.kernel for launch in launches}
     assert used and [each.name for each in used if re.search(r"\.f64\b", each.ptx())] == []
