@@ -182,4 +182,21 @@ CHAPTER: tuple[Fault, ...] = (
         "runners = np.arange(len(wide))",
         ("tests/laws/test_draws.py::test_race_never_draws_a_probability_of_zero",),
     ),
+    # Speculative decoding.
+    kernel_fault(
+        "kept at the bound",
+        "a drafted token stays where its noise meets the ratio, at probability 0 too",
+        "llm/speculative.py",
+        "noise[row, j] * q >= p",
+        "noise[row, j] * q > p",
+        "test_speculative.py::test_accepted_length",
+    ),
+    Fault(
+        "rejected tokens kept",
+        "the cache keeps the keys of one token too many of a draft",
+        "gpu/model.py",
+        "len(reply.prompt) + len(reply.output) - 1)\n",
+        "len(reply.prompt) + len(reply.output) - (1 - (len(guess) > 0)))\n",
+        ("tests/executor/test_speculation.py::test_text_is_the_same_with_any_draft[llama-greedy]",),
+    ),
 )
