@@ -48,6 +48,8 @@ class Drafts:
 
     def propose(self, number: int, reply: Reply) -> list[int]:
         """Return ids that may follow a reply, fewer than it has room for."""
+        if self.source is None:
+            return []
         known, pace = [*reply.prompt, *reply.output], self._paces.setdefault(number, _Pace(self.most))
         draft = self._draft(number, known, min(pace.size_at(len(known)), reply.room - 1))
         pace.asked, pace.proposed = len(known), len(draft)

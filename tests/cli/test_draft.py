@@ -32,7 +32,8 @@ def test_text_is_the_same_with_a_draft(model: str, base: str, capsys: Capture, s
     for draft in ("ngram", model, base):
         answer, said = _answer(capsys, "-m", model, *sampling, "--draft-model", draft, "--num-draft-tokens", "3")
         assert answer["ids"] == plain["ids"] and answer["text"] == plain["text"]
-        assert "draft    " in said or draft != model or sampling
+        if draft == model and not sampling:  # the model drafts what it will say itself
+            assert "draft    " in said
 
 
 def test_the_model_itself_drafts_right(model: str, capsys: Capture) -> None:
