@@ -12,7 +12,7 @@ from refimpl.contract import host
 
 __all__ = ["TWIN_ROOMS", "Variant", "fused", "variants"]
 
-TWIN_ROOMS = ("basics", "llm", "efficient")
+TWIN_ROOMS = ("basics", "llm", "media", "efficient")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ __all__ = ["code_lines", "contents", "main"]
 
 _SECTIONS = {
     "contract": "The contract", "basics": "2.1 Neural networks", "llm": "2.2 LLM mechanics",
-    "blocks": "2.2 LLM mechanics", "models": "Models", "bottleneck": "2.4 Bottlenecks",
+    "blocks": "2.2 LLM mechanics", "media": "2.3 Images and video", "models": "Models", "bottleneck": "2.4 Bottlenecks",
     "efficient": "2.5 Optimizing attention", "files": "Files",
 }  # fmt: skip
 _LAYOUT = {

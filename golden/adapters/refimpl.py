@@ -9,7 +9,7 @@ from refimpl.llm import kv_cache
 
 __all__ = ["ROOMS", "candidates"]
 
-ROOMS = ("basics", "llm", "efficient")
+ROOMS = ("basics", "llm", "media", "efficient")
 
 
 def candidates() -> list[Candidate]:

@@ -13,6 +13,7 @@ from math import inf, log2
 
 from refimpl.bottleneck.roofline import Cost
 from refimpl.contract import UsageError, host
+from refimpl.media.costs import ROWS
 
 __all__ = ["FORMULAS", "cost"]
 
@@ -87,9 +88,8 @@ _TABLE = (
     ("dequantize_nvfp4", "2 O row_bytes", "9 O row_bytes / 8 + 8 O row_bytes"),
 )
 FORMULAS: Mapping[str, tuple[str, str]] = {
-    name: (f"{flops} {axes}", f"{moved} b {axes}")
-    for axes, ops in _EACH.items() for name, (flops, moved) in ops.items()
-} | {name: (flops, moved) for names, flops, moved in _TABLE for name in names.split()}
+    name: (f"{flop} {axes}", f"{moved} b {axes}") for axes, ops in _EACH.items() for name, (flop, moved) in ops.items()
+} | {name: (flops, moved) for names, flops, moved in (*_TABLE, *ROWS) for name in names.split()}
 """By operation: operations and bytes. S of paged_attention is the tokens of all R sequences, which are taken as alike;
 experts of a mixture are those that tokens reach, at most one for each choice of each token."""
 

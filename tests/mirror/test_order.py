@@ -43,7 +43,8 @@ def test_the_sections_of_the_chapter_are_short():
 def test_the_hour_leans_on_nothing_else():
     hour = {f"refimpl.{name}" for name in refimpl.HOUR}
     reached = {target(*each) for name in hour for each in imports(SPECIFICATION[name])}
-    assert {name for name in reached if name.startswith("refimpl")} - hour == set()
+    data = {"refimpl.media.costs"}  # rows of a table that the hour has the formulas of
+    assert {name for name in reached if name.startswith("refimpl")} - hour - data == set()
 
 
 @pytest.mark.parametrize("module", modules("refimpl")[1:], ids=lambda module: module.name)

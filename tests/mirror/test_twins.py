@@ -10,7 +10,7 @@ from gpu.registry import variants
 from tests.mirror.test_stanzas import OPS, labels, names_of, raised_labels
 from tests.mirror.tree import ROOT, Function, Module, modules, public_functions, roles
 
-ROOMS = ("basics", "llm", "efficient")
+ROOMS = ("basics", "llm", "media", "efficient")
 TWINS = {(f.module.name, f.node.name): f for m in modules("gpu") for f in public_functions(m) if "op" in roles(f.node)}
 LAUNCHERS = {(m.name, f.node.name) for m in modules("gpu") for f in public_functions(m) if roles(f.node) == ["kernel"]}
 SCALAR = {"uniform"}  # a number from three numbers: computed where it is asked for, by philox
