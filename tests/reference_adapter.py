@@ -55,3 +55,20 @@ def process_logits(path: str, input_ids: Any, logits: Any, config: dict[str, Any
     from tests import reference_adapter_samplers as samplers
 
     return samplers.process_logits(path, input_ids, logits, config)
+
+
+def run_scheduler(path: str, x_init: Any, w: Any, a: float, noise: Any, meta: dict[str, Any]) -> np.ndarray:
+    """Run a scheduler over the specification's operations, or over the kernels."""
+    from tests import reference_adapter_schedulers as schedulers
+
+    name, dtype = os.environ.get("ADAPTER", "refimpl"), os.environ.get("DTYPE", "float32")
+    arrays = [np.asarray(array, dtype) for array in (x_init, w, noise)]
+    if name in ("refimpl", "gpu-cpu"):  # solver steps on the CPU are the specification's
+        from refimpl.media import operations as reference
+
+        return schedulers.trajectory(path, *arrays[:2], a, arrays[2], meta, reference)
+    import gpu.device
+    from gpu.media import operations as kernels
+
+    with gpu.device.use(name.removeprefix("gpu-")):
+        return schedulers.trajectory(path, *arrays[:2], a, arrays[2], meta, kernels)

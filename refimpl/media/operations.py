@@ -8,8 +8,12 @@ from refimpl.llm.attention import attention
 from refimpl.llm.embedding import embedding
 from refimpl.llm.mlp import gated_mlp, mlp
 from refimpl.llm.position import rope
+from refimpl.media.guidance import guide, rescale_guidance
+from refimpl.media.prediction import clip_x0, threshold_x0
+from refimpl.media.step import guided_combination, linear_combination, scale_by_exp
 
 __all__ = [
-    "attention", "conv2d", "conv_transpose2d", "embedding", "gated_mlp", "gelu_erf", "gelu_tanh", "group_norm",
-    "layer_norm", "linear", "mlp", "rms_norm", "rope", "silu", "upsample_nearest",
+    "attention", "clip_x0", "conv2d", "conv_transpose2d", "embedding", "gated_mlp", "gelu_erf", "gelu_tanh",
+    "group_norm", "guide", "guided_combination", "layer_norm", "linear", "linear_combination", "mlp",
+    "rescale_guidance", "rms_norm", "rope", "scale_by_exp", "silu", "threshold_x0", "upsample_nearest",
 ]
