@@ -7,13 +7,17 @@ from refimpl.basics.norm import group_norm, layer_norm, rms_norm
 from refimpl.llm.attention import attention
 from refimpl.llm.embedding import embedding
 from refimpl.llm.mlp import gated_mlp, mlp
-from refimpl.llm.position import rope
+from refimpl.llm.position import learned_position, rope
+from refimpl.media.adaln import adaln, gated_residual
 from refimpl.media.guidance import guide, rescale_guidance
+from refimpl.media.patch import patchify, unpatchify
 from refimpl.media.prediction import clip_x0, threshold_x0
 from refimpl.media.step import guided_combination, linear_combination, scale_by_exp
+from refimpl.media.timestep import timestep_embedding
 
 __all__ = [
-    "attention", "clip_x0", "conv2d", "conv_transpose2d", "embedding", "gated_mlp", "gelu_erf", "gelu_tanh",
-    "group_norm", "guide", "guided_combination", "layer_norm", "linear", "linear_combination", "mlp",
-    "rescale_guidance", "rms_norm", "rope", "scale_by_exp", "silu", "threshold_x0", "upsample_nearest",
+    "adaln", "attention", "clip_x0", "conv2d", "conv_transpose2d", "embedding", "gated_mlp", "gated_residual",
+    "gelu_erf", "gelu_tanh", "group_norm", "guide", "guided_combination", "layer_norm", "learned_position", "linear",
+    "linear_combination", "mlp", "patchify", "rescale_guidance", "rms_norm", "rope", "scale_by_exp", "silu",
+    "threshold_x0", "timestep_embedding", "unpatchify", "upsample_nearest",
 ]

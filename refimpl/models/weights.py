@@ -8,7 +8,7 @@ from refimpl.contract import CheckpointError, host
 from refimpl.models.spec import ModelSpec, weight_shapes
 from refimpl.models.tensor import Tensor
 
-__all__ = ["name_weights"]
+__all__ = ["name_weights", "take_tensors"]
 
 _NUMBERS = ("float64", "float32", "float16", "bfloat16")
 
@@ -48,6 +48,25 @@ def name_weights(
     if left:
         raise CheckpointError(f"tensor {left[0]} is not part of this {spec.family} model ({len(left)} such tensors)")
     return {name: weights[name] for name in shapes}
+
+
+@host
+def take_tensors(
+    tensors: Mapping[str, Tensor], table: Mapping[str, tuple[str, tuple[int, ...]]], model: str
+) -> dict[str, Tensor]:
+    """Take the tensors of a file by our names: of each, the table says how the file names it, and its shape.
+
+    >>> import numpy as np
+    >>> take_tensors({"proj.bias": Tensor("float32", (2,), np.zeros(2, np.float32))}, {"b": ("proj.bias", (3,))}, "DiT")
+    Traceback (most recent call last):
+    ...
+    refimpl.contract.CheckpointError: tensor proj.bias: expected [3], found [2]
+    """
+    taken = {ours: _checked(tensors, name, shape) for ours, (name, shape) in table.items()}
+    left = sorted(tensors.keys() - {name for name, _ in table.values()})
+    if left:
+        raise CheckpointError(f"tensor {left[0]} is not part of this {model} model ({len(left)} such tensors)")
+    return taken
 
 
 def _entries(table: Mapping[str, str], num_layers: int) -> Iterator[tuple[str, list[str]]]:
