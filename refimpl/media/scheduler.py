@@ -19,6 +19,7 @@ from refimpl.media.heun import flow_heun, heun, kdpm2, kdpm2_ancestral
 from refimpl.media.lms import lms
 from refimpl.media.plan import Limit, Noise, Plan, Solver
 from refimpl.media.pndm import pndm
+from refimpl.media.step import combine
 from refimpl.media.unipc import unipc
 
 __all__ = ["SCHEDULERS", "Scheduler", "read_scheduler", "sample"]
@@ -186,7 +187,10 @@ def _dpm_plan(scheduler: Scheduler, count: int) -> Plan:
     """Plan of the exponential integrators: VP, from the noise levels of k-diffusion; or a flow."""
     config, train = scheduler.config, scheduler.config["num_train_timesteps"]
     if config["use_flow_sigmas"]:
-        levels = sigmas.shift(1 - np.linspace(1, 1 / train, count + 1), config["flow_shift"])[::-1]
+        levels = np.linspace(1, 1 / train, count + 1)  # UniPC begins where all is noise, but for lambda to be finite
+        levels = levels if scheduler.name.startswith("UniPC") else 1 - levels[::-1]
+        levels = sigmas.shift(levels, config["flow_shift"])
+        levels[0] = min(levels[0], 1 - 1e-6)
         levels = np.append(levels[:-1], 0.0 if config["final_sigmas_type"] == "zero" else levels[-2])
         told = np.floor(levels[:-1] * train) if scheduler.like_diffusers else levels[:-1] * train
         return Plan(told, 1 - levels, levels, config["prediction_type"], limit=_limit(config))
@@ -362,5 +366,5 @@ def sample(
 ) -> Iterator[Array]:
     """Make a picture out of noise: yields x before every evaluation of the model, and last the picture."""
     plan = scheduler.plan(num_steps)
-    x = noise if plan.initial_scale == 1 else ops.linear_combination([noise], [plan.initial_scale])
+    x = noise if plan.initial_scale == 1 else combine(((plan.initial_scale, noise),), ops)
     return scheduler.solve(x, model, plan, draws, ops, **settings)

@@ -5,16 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refimpl.contract import Array, Float, composed, op, require, widen
+from refimpl.contract import Array, Float, composed, op, require, rows, widen
 from refimpl.media.plan import Plan
 from refimpl.media.prediction import noise_weights, x0_weights
 
 __all__ = [
     "Guided", "combine", "estimate_noise", "estimate_x0", "guided_combination", "linear_combination",
     "output_of", "scale_by_exp",
-]
-
-MOST = 8  # arrays of a sum
+]  # fmt: skip
 
 
 class Guided(NamedTuple):
@@ -27,25 +25,53 @@ class Guided(NamedTuple):
 
 @op
 def linear_combination(
-    arrays: Sequence[Float[Array, "*image"]], weights: Sequence[float]
+    terms: Float[Array, "count *image"], weights: Float[Array, " count"]
 ) -> Float[Array, "*image"]:
     """Add arrays with weights: the step of every solver.
 
-    Math: sum_i weights_i arrays_i, from left to right; an array of weight 0 is not looked at.
+    Math: sum_i weights_i terms_i, from the first to the last; a term of weight 0 is not looked at.
     Cost: 2 count image flop over (count + 1) image elements: bound by memory.
-    Numerics: float32 or wider, one cast to the dtype of the first array.
+    Numerics: float32 or wider, one cast.
     Constraints:
-        (C1) there are 1 to 8 arrays, as many as weights.
-        (C2) the arrays have one shape.
+        (C1) there is a weight for each term.
     Source: Lu et al., DPM-Solver, 2022; Karras et al., EDM, 2022: the steps of both are such sums.
 
-    >>> linear_combination([np.array([1.0]), np.array([10.0])], [2.0, 0.5])
+    >>> linear_combination(np.array([[1.0], [10.0]]), np.array([2.0, 0.5]))
     array([7.])
     """
-    require(1 <= len(arrays) <= MOST and len(arrays) == len(weights), "C1", f"{len(arrays)} arrays, {len(weights)} weights")
-    require(len({x.shape for x in arrays}) == 1, "C2", f"shapes {', '.join(str(x.shape) for x in arrays)} are not one")
-    terms = [weight * widen(x) for x, weight in zip(arrays, weights, strict=True) if weight != 0]
-    return np.asarray(sum(terms[1:], terms[0]) if terms else np.zeros_like(arrays[0])).astype(arrays[0].dtype, copy=False)
+    require(weights.ndim == 1 and rows(terms) == len(weights) > 0, "C1", f"terms {terms.shape}, weights {weights.shape}")
+    return _total(terms, weights, []).astype(terms.dtype, copy=False)
+
+
+@op
+def guided_combination(
+    terms: Float[Array, "count *image"], weights: Float[Array, " count"], cond: Float[Array, "*image"],
+    uncond: Float[Array, "*image"], guidance_scale: float, weight: float,
+) -> Float[Array, "*image"]:
+    """Guide a model's output and add it to a solver's step, without writing it down in between.
+
+    Math: linear_combination(terms, weights) + weight guide(cond, uncond, guidance_scale).
+    Cost: (2 count + 5) image flop over (count + 3) image elements: bound by memory; apart it would move 3 image more.
+    Numerics: as linear_combination; the guided output is not rounded in between.
+    Constraints:
+        (C1) there is a weight for each term.
+        (C2) outputs have the shape of a term.
+    Source: Ho, Salimans, 2022, and that of linear_combination.
+
+    >>> guided_combination(np.array([[1.0]]), np.array([2.0]), np.array([3.0]), np.array([1.0]), 2.0, 0.5)
+    array([4.5])
+    """
+    require(weights.ndim == 1 and rows(terms) == len(weights) > 0, "C1", f"terms {terms.shape}, weights {weights.shape}")
+    fits = cond.shape == uncond.shape == terms.shape[1:]
+    require(fits, "C2", f"outputs {cond.shape} and {uncond.shape}, but terms {terms.shape}")
+    c, u = widen(cond), widen(uncond)
+    guided = c if guidance_scale == 1 else u if guidance_scale == 0 else u + guidance_scale * (c - u)
+    return _total(terms, weights, [weight * guided] if weight != 0 else []).astype(terms.dtype, copy=False)
+
+
+def _total(terms: Array, weights: Array, more: list[Array]) -> Array:
+    parts = [w * widen(x) for x, w in zip(terms, weights.tolist(), strict=True) if w != 0] + more
+    return np.asarray(sum(parts[1:], parts[0]) if parts else np.zeros_like(widen(terms[0])))
 
 
 @op
@@ -66,48 +92,20 @@ def scale_by_exp(x: Float[Array, "*image"], exponent: Float[Array, "*image"], sc
     return np.asarray(widen(x) * np.exp(scale * widen(exponent))).astype(x.dtype, copy=False)
 
 
-@op
-def guided_combination(
-    arrays: Sequence[Float[Array, "*image"]], weights: Sequence[float], cond: Float[Array, "*image"],
-    uncond: Float[Array, "*image"], guidance_scale: float, weight: float,
-) -> Float[Array, "*image"]:  # fmt: skip
-    """Guide a model's output and add it to arrays with weights, without writing it down in between.
-
-    Math: sum_i weights_i arrays_i + weight guide(cond, uncond, guidance_scale).
-    Cost: (2 count + 5) image flop over (count + 3) image elements: bound by memory; apart, it would move 3 image more.
-    Numerics: as linear_combination; the guided output is not rounded in between.
-    Constraints:
-        (C1) there are 1 to 8 arrays, as many as weights.
-        (C2) all arrays and outputs have one shape.
-    Source: Ho, Salimans, 2022, and that of linear_combination.
-
-    >>> guided_combination([np.array([1.0])], [2.0], np.array([3.0]), np.array([1.0]), 2.0, 0.5)
-    array([4.5])
-    """
-    require(1 <= len(arrays) <= MOST and len(arrays) == len(weights), "C1", f"{len(arrays)} arrays, {len(weights)} weights")
-    shapes = [x.shape for x in (*arrays, cond, uncond)]
-    require(len(set(shapes)) == 1, "C2", f"shapes {', '.join(map(str, shapes))} are not one")
-    c, u = widen(cond), widen(uncond)
-    guided = c if guidance_scale == 1 else u if guidance_scale == 0 else u + guidance_scale * (c - u)
-    terms = [w * widen(x) for x, w in zip(arrays, weights, strict=True) if w != 0]
-    return np.asarray(sum(terms, weight * guided)).astype(arrays[0].dtype, copy=False)
-
-
 @composed
 def combine(terms: Sequence[tuple[float, Any]], ops: Any) -> Array:
-    """Add arrays with weights; one of them may be a Guided output.
+    """Add arrays with weights; the last of them may be a Guided output.
 
     >>> from refimpl.media import operations
     >>> combine([(2.0, np.array([1.0])), (1.0, Guided(np.array([3.0]), np.array([1.0]), 2.0))], operations)
     array([7.])
     """
     arrays = [(w, x) for w, x in terms if not isinstance(x, Guided)]
-    guided = [(w, x) for w, x in terms if isinstance(x, Guided)]
-    weights = [float(w) for w, _ in arrays]
-    if not guided:
-        return ops.linear_combination([x for _, x in arrays], weights)
-    weight = float(guided[0][0])
-    return ops.guided_combination([x for _, x in arrays], weights, *guided[0][1], weight)
+    stack, weights = np.stack([x for _, x in arrays]), np.array([w for w, _ in arrays])
+    for weight, output in terms:
+        if isinstance(output, Guided):
+            return ops.guided_combination(stack, weights, *output, float(weight))
+    return ops.linear_combination(stack, weights)
 
 
 @composed

@@ -37,8 +37,8 @@ def timestep_embedding(
     Constraints:
         (C1) dim is a whole number from 2, its half above downscale_freq_shift, and max_period is positive.
         (C2) timesteps are a row.
-    Source: Ho et al., Denoising diffusion probabilistic models, 2020: sines first, dim / 2 - 1. Peebles, Xie, DiT, 2022:
-        cosines first.
+    Source: Ho et al., Denoising diffusion probabilistic models, 2020: sines first, dim / 2 - 1. Peebles, Xie, DiT,
+        2022: cosines first.
 
     >>> timestep_embedding(np.array([0.0, np.pi / 2]), 4, max_period=3.0).round(6)
     array([[0.      , 0.      , 1.      , 1.      ],
