@@ -114,6 +114,18 @@ def _conv_transpose2d(x: Any, w: Any, b: Any = None, *, padding: Any = ((0, 0), 
     return F.conv_transpose2d(x[None], w, b, padding=tuple(before for before, _ in padding), **keywords)[0]
 
 
+def _patchify(x: Any, patch: Any, *, channels_last: bool = False) -> Any:
+    if x.ndim != 3 or channels_last:
+        raise NotOffered("torch's unfold takes images, and puts channels first")
+    return F.unfold(x[None], patch, stride=patch)[0].T
+
+
+def _unpatchify(x: Any, grid: Any, patch: Any, *, channels_last: bool = False) -> Any:
+    if len(grid) != 2 or channels_last:
+        raise NotOffered("torch's fold makes images, whose channels stand first")
+    return F.fold(x.T[None], tuple(n * p for n, p in zip(grid, patch, strict=True)), patch, stride=patch)[0]
+
+
 def _rms_norm(x: Any, gain: Any, eps: float = 1e-6, *, gain_offset: float = 0.0) -> Any:
     if gain_offset:
         raise NotOffered("torch's rms_norm has no offset of the gain")
@@ -145,6 +157,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "conv2d": _conv2d,
     "conv_transpose2d": _conv_transpose2d,
     "upsample_nearest": lambda x, scale: F.interpolate(x[None], scale_factor=tuple(map(float, scale)))[0],
+    "patchify": _patchify,
+    "unpatchify": _unpatchify,
     "embedding": lambda ids, table: F.embedding(ids.long(), table),
     "learned_position": lambda x, positions, table: x + F.embedding(positions.long(), table),
     "attention": _attention,

@@ -26,7 +26,7 @@ MORE: dict[str, dict[str, float]] = {
         "cross_entropy_backward": 2.15,
     },
     "a row is read in passes, and the gain again for each row": {
-        "layer_norm": 2.7, "group_norm": 2.7, "rms_norm": 1.9, "add_rms_norm": 1.5, "gated_rms_norm": 1.6,
+        "layer_norm": 2.7, "group_norm": 2.7, "adaln": 3.5, "rms_norm": 1.9, "add_rms_norm": 1.5, "gated_rms_norm": 1.6,
     },
     "activations are read again by every warp, block or tile of the weights": {
         "linear": 2.9, "mlp": 2.6, "gated_mlp": 2.4, "linear_int8": 2.9, "grouped_linear": 1.4, "indexed_linear": 2.1,
@@ -37,6 +37,9 @@ MORE: dict[str, dict[str, float]] = {
         "linear_backward": 18.0, "conv1d": 9.4, "conv2d": 52.0, "conv_transpose2d": 46.0,
     },
     "neighbours in a row come from one element": {"upsample_nearest": 1.2},
+    "a patch is no row: its sectors are shared with the next one's": {"patchify": 1.51, "unpatchify": 4.6},
+    "the gate is read again for every token": {"gated_residual": 1.34},
+    "frequencies, which a cost leaves out, are read again for every timestep, in float64": {"timestep_embedding": 2.13},
     "tables are read again for every head": {"rope": 2.0, "t5_bias": 2.8, "alibi_bias": 1.07},
     "keys and values are read again by every tile of queries": {
         "attention": 6.2, "flash_attention": 6.2, "flash_step": 11.8,
