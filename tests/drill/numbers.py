@@ -162,6 +162,22 @@ LAYOUT = (
         QUANTISED,
     ),
     kernel_fault(
+        "scale without one",
+        "what a denoiser is told multiplies its norm by scale, not 1 + scale",
+        "media/denoiser_kernels.py",
+        "(float32(1) + wide_scale(scale[own, d]))",
+        "wide_scale(scale[own, d])",
+        "test_denoiser_layers.py::test_adaln",
+    ),
+    kernel_fault(
+        "patch on its side",
+        "rows of a patch are read as its columns",
+        "media/denoiser_kernels.py",
+        "row * tall + inner // broad % tall",
+        "row * tall + inner % tall",
+        "test_denoiser_layers.py::test_patchify",
+    ),
+    kernel_fault(
         "codes off by one", "q8_0 counts from another zero", BLOCKS, "- 8388736.0f;", "- 8388735.0f;", QUANTISED
     ),
 )
