@@ -1,4 +1,4 @@
-"""python -m gpu.run [PROMPT ...] [-m MODEL]: run a language model from the command line.
+"""python -m gpu.run [PROMPT ...] [-m MODEL]: run a language model from the command line; gpu.run image: draw.
 
 Exit codes: 0, done; 1, --verify found an id or a layer that differs; 2, it cannot be done as asked; 130, Ctrl-C.
 """
@@ -119,6 +119,10 @@ def _answer(options: argparse.Namespace, output: Output, hand: Brake) -> int:
 
 
 def _run(argv: Sequence[str], hand: Brake) -> int:
+    if argv[:1] in (["image"], ("image",)):
+        with hand.held():
+            from gpu.cli.pictures import run_image
+        return run_image(argv[1:], hand)
     options = parse_arguments(argv)
     if options.stats is None:
         options.stats = sys.stderr is not None and sys.stderr.isatty()

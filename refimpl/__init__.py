@@ -100,6 +100,7 @@ CONTENTS = (
     ("files.chat", "chat templates, in a sandbox"),
     ("files.hub", "where a model is found: folder, file, hub, the default model"),
     ("media.operations", "the operations that solvers and denoisers are composed of, in one namespace"),
+    ("media.pipeline", "from a word to a picture: a folder opened, noise, steps, pixels"),
     ("operations", "the operations that a decoder is composed of, in one namespace"),
     ("sizes", "the sizes of a call, by the letters of its signature"),
     ("model", "open and load a model"),
