@@ -67,6 +67,9 @@ MORE: dict[str, dict[str, float]] = {
         "greedy": 1.13, "temperature": 1.76, "min_p": 1.76, "epsilon_cutoff": 2.01, "eta_cutoff": 2.01,
         "top_n_sigma": 3.01, "draw": 2.24, "draw_race": 1.51, "residual_probs": 1.67,
     },
+    "weights are read by every thread": {"linear_combination": 1.2, "guided_combination": 1.13},
+    "a picture is read in passes: its means, its spreads, the result": {"rescale_guidance": 2.2},
+    "a quantile is found by halving the range of its bits: 31 passes that count": {"threshold_x0": 17.3},
     "the cut is found by passes over the logits": {"top_k": 4.2, "top_p": 7.7, "typical": 9.9, "top_h": 7.9},
 }
 FACTORS = {op: (factor, why) for why, factors in MORE.items() for op, factor in factors.items()}
