@@ -6,9 +6,10 @@ from golden.derive import media_steps
 from golden.values import Array
 
 __all__ = [
-    "clipped_at_one", "first_term_alone", "guidance_of_the_paper", "guided_as_unconditional", "guided_twice", "hidden_term_read", "log_variance",
-    "nan_clipped", "nearest_quantile", "quantile_below_one", "rescaled_by_range", "rescaled_fully", "spread_of_sample",
-    "swapped_branches", "thresholded_unscaled", "unguided", "weights_in_reverse", "zero_spread_divided",
+    "clipped_at_one", "first_term_alone", "guidance_of_the_paper", "guided_as_unconditional", "guided_twice",
+    "hidden_term_read", "log_variance", "nan_clipped", "nearest_quantile", "quantile_below_one", "rescaled_by_range",
+    "rescaled_fully", "spread_of_sample", "swapped_branches", "thresholded_unscaled", "unguided",
+    "weights_in_reverse", "zero_spread_divided",
 ]  # fmt: skip
 
 

@@ -23,7 +23,8 @@ def linear_combination(
     terms: Float[Array, "count *image"], weights: Float[Array, " count"]
 ) -> Float[Array, "*image"]:
     """One thread an element, blocks of 256; the weights lie in memory, read by all threads alike."""
-    require(weights.ndim == 1 and rows(terms) == len(weights) > 0, "C1", f"terms {terms.shape}, weights {weights.shape}")
+    fits = weights.ndim == 1 and rows(terms) == len(weights) > 0
+    require(fits, "C1", f"terms {terms.shape}, weights {weights.shape}")
     out = device.empty(terms.shape[1:], terms.dtype)
     linear_combination_into(out, device.array(terms), device.array(weights, np.float32))
     return out
@@ -45,7 +46,8 @@ def guided_combination(
     uncond: Float[Array, "*image"], guidance_scale: float, weight: float,
 ) -> Float[Array, "*image"]:
     """As linear_combination; both outputs are read once more than the terms, and guided in a register."""
-    require(weights.ndim == 1 and rows(terms) == len(weights) > 0, "C1", f"terms {terms.shape}, weights {weights.shape}")
+    fits = weights.ndim == 1 and rows(terms) == len(weights) > 0
+    require(fits, "C1", f"terms {terms.shape}, weights {weights.shape}")
     fits = cond.shape == uncond.shape == terms.shape[1:]
     require(fits, "C2", f"outputs {cond.shape} and {uncond.shape}, but terms {terms.shape}")
     out = device.empty(terms.shape[1:], terms.dtype)

@@ -13,6 +13,10 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("timestep_embedding", "2 T dim", "b (T + T dim)"),
     ("adaln", "10 T D", "b (2 T D + 2 tokens D)"),
     ("gated_residual", "2 T D", "b (3 T D + tokens D)"),
+    (
+        "conv3d", "2 O out_frames out_y out_x taps ky kx C",
+        "b (C frames Y X + O C taps ky kx + O out_frames out_y out_x)",
+    ),
     ("patchify", "0", "2 b C rest"),
     ("unpatchify", "0", "2 b T D"),
 )

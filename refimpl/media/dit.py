@@ -20,7 +20,9 @@ from refimpl.models.config import check_keys, flag, integer, layer_count, number
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import take_tensors
 
-__all__ = ["DiTSpec", "condition", "dit", "dit_block", "dit_shapes", "dit_spec", "dit_weights", "weights_of"]
+__all__ = [
+    "DiTSpec", "condition", "dit", "dit_block", "dit_shapes", "dit_spec", "dit_weights", "through_layers", "weights_of",
+]
 
 _ACTIVATIONS = {"gelu": "gelu_erf", "gelu-approximate": "gelu_tanh"}
 _TIMESTEP_DIM = 256
@@ -184,6 +186,19 @@ def dit_block(
 
 
 @composed
+def through_layers(
+    tokens: Float[Array, "T D"], timestep: float, label: int, weights: Mapping[str, Array], spec: DiTSpec, ops: Any
+) -> Float[Array, "T values"]:
+    """Run patches that know where they stand through all layers, and to the values of each patch of the output."""
+    told = [condition(timestep, label, weights_of(weights, i), tokens.dtype, ops) for i in range(spec.num_layers)]
+    for i in range(spec.num_layers):
+        tokens = dit_block(tokens, told[i], weights_of(weights, i), spec, ops)
+    last = ops.linear(ops.silu(told[0]), weights["w_final_modulation"], weights["b_final_modulation"])[0]
+    tokens = ops.adaln(tokens, last[: len(last) // 2], last[len(last) // 2 :])
+    return ops.linear(tokens, weights["w_unpatch"], weights["b_unpatch"])
+
+
+@composed
 def dit(
     x: Float[Array, "C Y X"], timestep: float, label: int, weights: Mapping[str, Array], spec: DiTSpec, ops: Any
 ) -> Float[Array, "out_channels Y X"]:
@@ -204,10 +219,5 @@ def dit(
     tokens = ops.linear(ops.patchify(x, (p, p)), weights["w_patch"], weights["b_patch"])
     table = _table((rows, columns), spec, np.float64 if x.dtype == np.float64 else np.float32)
     tokens = ops.learned_position(tokens, np.arange(rows * columns), table)
-    told = [condition(timestep, label, weights_of(weights, i), x.dtype, ops) for i in range(spec.num_layers)]
-    for i in range(spec.num_layers):
-        tokens = dit_block(tokens, told[i], weights_of(weights, i), spec, ops)
-    last = ops.linear(ops.silu(told[0]), weights["w_final_modulation"], weights["b_final_modulation"])[0]
-    tokens = ops.adaln(tokens, last[: len(last) // 2], last[len(last) // 2 :])
-    values = ops.linear(tokens, weights["w_unpatch"], weights["b_unpatch"])
+    values = through_layers(tokens, timestep, label, weights, spec, ops)
     return ops.unpatchify(values, (rows, columns), (p, p), channels_last=True)

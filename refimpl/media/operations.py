@@ -9,6 +9,7 @@ from refimpl.llm.embedding import embedding
 from refimpl.llm.mlp import gated_mlp, mlp
 from refimpl.llm.position import learned_position, rope
 from refimpl.media.adaln import adaln, gated_residual
+from refimpl.media.conv3d import conv3d
 from refimpl.media.guidance import guide, rescale_guidance
 from refimpl.media.patch import patchify, unpatchify
 from refimpl.media.prediction import clip_x0, threshold_x0
@@ -16,7 +17,7 @@ from refimpl.media.step import guided_combination, linear_combination, scale_by_
 from refimpl.media.timestep import timestep_embedding
 
 __all__ = [
-    "adaln", "attention", "clip_x0", "conv2d", "conv_transpose2d", "embedding", "gated_mlp", "gated_residual",
+    "adaln", "attention", "clip_x0", "conv2d", "conv3d", "conv_transpose2d", "embedding", "gated_mlp", "gated_residual",
     "gelu_erf", "gelu_tanh", "group_norm", "guide", "guided_combination", "layer_norm", "learned_position", "linear",
     "linear_combination", "mlp", "patchify", "rescale_guidance", "rms_norm", "rope", "scale_by_exp", "silu",
     "threshold_x0", "timestep_embedding", "unpatchify", "upsample_nearest",

@@ -39,7 +39,8 @@ def linear_combination(
     >>> linear_combination(np.array([[1.0], [10.0]]), np.array([2.0, 0.5]))
     array([7.])
     """
-    require(weights.ndim == 1 and rows(terms) == len(weights) > 0, "C1", f"terms {terms.shape}, weights {weights.shape}")
+    fits = weights.ndim == 1 and rows(terms) == len(weights) > 0
+    require(fits, "C1", f"terms {terms.shape}, weights {weights.shape}")
     return _total(terms, weights, []).astype(terms.dtype, copy=False)
 
 
@@ -61,7 +62,8 @@ def guided_combination(
     >>> guided_combination(np.array([[1.0]]), np.array([2.0]), np.array([3.0]), np.array([1.0]), 2.0, 0.5)
     array([4.5])
     """
-    require(weights.ndim == 1 and rows(terms) == len(weights) > 0, "C1", f"terms {terms.shape}, weights {weights.shape}")
+    fits = weights.ndim == 1 and rows(terms) == len(weights) > 0
+    require(fits, "C1", f"terms {terms.shape}, weights {weights.shape}")
     fits = cond.shape == uncond.shape == terms.shape[1:]
     require(fits, "C2", f"outputs {cond.shape} and {uncond.shape}, but terms {terms.shape}")
     c, u = widen(cond), widen(uncond)

@@ -85,6 +85,7 @@ EXTRA: dict[str, Callable[[dict[str, Any], Any], dict[str, int]]] = {
     "quantized_read": lambda args, out: {"S": args["length"]},
     "ring_read": lambda args, out: {"S": len(args["k_cache"])},
     "conv2d": lambda args, out: dict(zip(("out_y", "out_x"), out.shape[1:], strict=True)),
+    "conv3d": lambda args, out: dict(zip(("out_frames", "out_y", "out_x"), out[0].shape[1:], strict=True)),
     "conv_transpose2d": lambda args, out: dict(zip(("O", "out_y", "out_x"), out.shape, strict=True)),
     "upsample_nearest": lambda args, out: dict(zip(("scale_y", "scale_x"), args["scale"], strict=True)),
     "dequantize_linear": lambda args, out: {"rest": out.size},
