@@ -44,7 +44,8 @@ def train(vae: AutoencoderKL, steps: int, seed: int = 0, batch: int = 32) -> Non
         optimizer.step()
         schedule.step()
         if step % 200 == 0:
-            print(f"step {step:5} error {error.item():.4f} kl {posterior.kl().mean().item():7.1f} {time.time() - start:5.0f} s", flush=True)
+            said = f"error {error.item():.4f} kl {posterior.kl().mean().item():7.1f}"
+            print(f"step {step:5} {said} {time.time() - start:5.0f} s", flush=True)
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ def draw(digit: int, rng: np.random.Generator, fonts: tuple[str, ...] = SEEN) ->
     size, (right, down) = rng.uniform(0.95, 1.25), rng.uniform(-8, 8, 2)
     turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) @ np.array([[1, shear], [0, 1]])
     back, middle = np.linalg.inv(turned * size), np.full(2, SIDE * FINE / 2)
-    shift = middle - back @ (middle + (right, down))
+    shift = middle - back @ (middle + np.array([right, down]))
     places = (*back[0], shift[0], *back[1], shift[1])
     image = _mask(font, digit, stroke).transform((SIDE * FINE,) * 2, Image.Transform.AFFINE, places, Image.BILINEAR)
     return np.asarray(image.reduce(FINE))

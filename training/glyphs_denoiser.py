@@ -46,7 +46,9 @@ def velocity(model: DiTTransformer2DModel, x: torch.Tensor, sigma: torch.Tensor,
     return model(x, timestep=1000 * sigma, class_labels=label).sample
 
 
-def train(model: DiTTransformer2DModel, latents: torch.Tensor, labels: torch.Tensor, steps: int, batch: int = 128) -> DiTTransformer2DModel:
+def train(
+    model: DiTTransformer2DModel, latents: torch.Tensor, labels: torch.Tensor, steps: int, batch: int = 128
+) -> DiTTransformer2DModel:
     """Train; return a model with the running mean of the weights."""
     mean, start = copy.deepcopy(model), time.time()
     optimizer = torch.optim.AdamW(model.parameters(), 1.5e-3, weight_decay=0.01, betas=(0.9, 0.99))

@@ -1,7 +1,7 @@
 """Judge pictures of digits by a classifier that learned from real ones alone.
 
     python training/glyphs_judge.py train FOLDER         # writes FOLDER/judge.safetensors
-    python training/glyphs_judge.py judge FOLDER IMAGES.npy  # [count, 1, 32, 32] in [-1, 1], count / 10 of each digit in turn
+    python training/glyphs_judge.py judge FOLDER IMAGES.npy  # [count, 1, 32, 32] in [-1, 1], the digits in turn
 
 It learns from pictures that no model was trained on (another seed), and is itself judged by others, and by two fonts
 that nobody has seen.
@@ -49,7 +49,7 @@ def train(folder: Path, steps: int = 3000) -> None:
     images, digits = (torch.from_numpy(each) for each in pictures(20_000, 1001))
     optimizer = torch.optim.AdamW(judge.parameters(), 2e-3, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
-    for step in range(steps):
+    for _ in range(steps):
         chosen = torch.randint(len(images), (128,))
         shown = images[chosen] + 0.1 * torch.randn(128, 1, 32, 32)  # it should not look for dust
         loss = nn.functional.cross_entropy(judge(shown), digits[chosen])

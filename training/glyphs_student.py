@@ -1,15 +1,16 @@
 """Distil the denoiser of the glyphs into one that draws in one to four steps.
 
-    python training/glyphs_student.py TEACHER FOLDER [--steps 12000]
+    python training/glyphs_student.py TEACHER FOLDER [--steps 9000]
 
-The student learns where the teacher's guided flow ends: it is shown points of the teacher's trajectories at noise levels
-1, 3/4, 1/2 and 1/4, and gives the velocity (x - x0) / sigma that leads straight to the end x0 of that trajectory. So an
-Euler step to sigma = 0 lands there, and one to a level between goes a part of the way. Guidance is in it: scale 1 at use.
+The student learns where the teacher's guided flow ends: it is shown points of the teacher's trajectories at noise
+levels 1, 3/4, 1/2 and 1/4, and gives the velocity (x - x0) / sigma that leads straight to the end x0 of that path. So an Euler step to sigma = 0 lands there, and one to a level between goes a part of the way. Guidance is in it: it is
+used at scale 1.
 """
 
 import argparse
 import copy
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -20,7 +21,9 @@ LEVELS = (1.0, 0.75, 0.5, 0.25)
 
 
 @torch.no_grad()
-def guided(model: DiTTransformer2DModel, x: torch.Tensor, sigma: float, label: torch.Tensor, scale: float) -> torch.Tensor:
+def guided(
+    model: DiTTransformer2DModel, x: torch.Tensor, sigma: float, label: torch.Tensor, scale: float
+) -> torch.Tensor:
     """Return the velocity of the teacher, guided."""
     none = torch.full_like(label, CLASSES)
     both = velocity(model, torch.cat([x, x]), torch.full((2 * len(x),), sigma), torch.cat([label, none]))
@@ -29,14 +32,16 @@ def guided(model: DiTTransformer2DModel, x: torch.Tensor, sigma: float, label: t
 
 
 @torch.no_grad()
-def trajectories(model: DiTTransformer2DModel, count: int, scale: float, steps: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def trajectories(
+    model: DiTTransformer2DModel, count: int, scale: float, steps: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return points at LEVELS [count, 4, ...], ends [count, ...] and labels of guided flows."""
     torch.manual_seed(seed)
     points, ends, labels, start = [], [], torch.arange(count) % CLASSES, time.time()
     levels = torch.linspace(1, 0, steps + 1).tolist()
     for label in labels.split(500):
         x, seen = torch.randn(len(label), 4, 8, 8), []
-        for sigma, end in zip(levels, levels[1:], strict=False):
+        for sigma, end in pairwise(levels):
             if any(abs(sigma - level) < 1e-6 for level in LEVELS):
                 seen.append(x)
             slope = guided(model, x, sigma, label, scale)
@@ -50,7 +55,8 @@ def trajectories(model: DiTTransformer2DModel, count: int, scale: float, steps: 
 
 
 def distil(
-    teacher: DiTTransformer2DModel, points: torch.Tensor, ends: torch.Tensor, labels: torch.Tensor, steps: int, batch: int = 128
+    teacher: DiTTransformer2DModel, points: torch.Tensor, ends: torch.Tensor, labels: torch.Tensor, steps: int,
+    batch: int = 128,
 ) -> DiTTransformer2DModel:
     """Train a student that begins as its teacher; return the running mean of its weights."""
     student = copy.deepcopy(teacher)
@@ -82,7 +88,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("teacher", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=12000)
+    parser.add_argument("--steps", type=int, default=9000)
     parser.add_argument("--guidance-scale", type=float, default=3.0)
     parser.add_argument("--trajectories", type=int, default=20000)
     options = parser.parse_args()

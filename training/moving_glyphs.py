@@ -3,8 +3,8 @@
     python training/moving_glyphs.py autoencoder FOLDER [--steps 1500]
     python training/moving_glyphs.py denoiser FOLDER [--steps 8000]
 
-The autoencoder is causal in time: a latent frame knows the frames before it alone, the first frame stands for itself, and
-each later latent frame for four. The denoiser is the transformer of the glyphs over all 80 patches of a video, with
+The autoencoder is causal in time: a latent frame knows the frames before it alone, the first frame stands for itself,
+and each later latent frame for four. The denoiser is the transformer of the glyphs over all 80 patches of a video, with
 positions in three directions. Written are FOLDER/vae and FOLDER/transformer, the weights as float16.
 """
 
@@ -32,7 +32,8 @@ def video(digit: int, rng: np.random.Generator) -> np.ndarray:
     """Return frames of one digit that drifts, turns a little and bounces off the sides: uint8 [FRAMES SIDE SIDE]."""
     mask = _mask(SEEN[rng.integers(len(SEEN))], digit, int(rng.integers(1, 4)))
     place, speed = rng.uniform(-26, 26, 2), rng.uniform(-6, 6, 2)
-    turn, spin, size, middle = rng.uniform(-8, 8), rng.uniform(-1, 1), rng.uniform(0.7, 0.9), np.full(2, SIDE * FINE / 2)
+    turn, spin, size = rng.uniform(-8, 8), rng.uniform(-1, 1), rng.uniform(0.7, 0.9)
+    middle = np.full(2, SIDE * FINE / 2)
     frames = []
     for _ in range(FRAMES):
         angle = np.radians(turn)
@@ -162,7 +163,8 @@ def train_autoencoder(folder: Path, steps: int, batch: int = 16) -> None:
         optimizer.step()
         schedule.step()
         if step % 50 == 0:
-            print(f"step {step:5} error {away.square().mean().item():.4f} kl {kl.item():.2f} {time.time() - start:5.0f} s", flush=True)
+            said = f"error {away.square().mean().item():.4f} kl {kl.item():.2f}"
+            print(f"step {step:5} {said} {time.time() - start:5.0f} s", flush=True)
     with torch.no_grad():
         fresh = torch.from_numpy(videos(100, 1)[0])
         mean = model.encoder(fresh)[:, :4]
@@ -178,7 +180,8 @@ def store(model: nn.Module, folder: Path, config: dict[str, object]) -> None:
     """Write config.json and the weights as float16."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    save_file({name: w.detach().to(torch.float16).contiguous() for name, w in model.state_dict().items()}, folder / WEIGHTS)
+    halved = {name: w.detach().to(torch.float16).contiguous() for name, w in model.state_dict().items()}
+    save_file(halved, folder / WEIGHTS)
 
 
 def load_autoencoder(folder: Path) -> tuple[Autoencoder, float]:
@@ -189,9 +192,10 @@ def load_autoencoder(folder: Path) -> tuple[Autoencoder, float]:
 
 
 def positions(width: int) -> torch.Tensor:
-    """Return sines and cosines of frame, row and column of every patch [1, 80, width]: a quarter of the width for the
-    frame, the rest for row and column; each half sines, half cosines."""
-    frame, row, column = (axis.reshape(-1) for axis in np.meshgrid(range(LATENT_FRAMES), range(4), range(4), indexing="ij"))
+    """Return sines and cosines of frame, column and row of every patch [1, 80, width]: a quarter of the width for the
+    frame, the rest for the two others; each half sines, half cosines."""
+    axes = np.meshgrid(range(LATENT_FRAMES), range(4), range(4), indexing="ij")
+    frame, row, column = (axis.reshape(-1) for axis in axes)
     parts = []
     for places, dims in ((frame, width // 4), (column, width * 3 // 8), (row, width * 3 // 8)):
         angles = places[:, None] / 10000 ** (np.arange(dims // 2) / (dims / 2))
@@ -207,7 +211,9 @@ def new_video_denoiser() -> DiTTransformer2DModel:
     return model
 
 
-def video_velocity(model: DiTTransformer2DModel, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+def video_velocity(
+    model: DiTTransformer2DModel, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor
+) -> torch.Tensor:
     """Return what the model says of videos [B, 4, frames 8, 8] as tall pictures; diffusers' own forward wants squares."""
     told = {"timestep": 1000 * sigma, "class_labels": label}
     h = model.pos_embed(x)
@@ -250,7 +256,8 @@ def train_denoiser(folder: Path, steps: int, batch: int = 32) -> None:
             print(f"step {step:5} loss {loss.item():.4f} {time.time() - start:5.0f} s", flush=True)
     names = ("num_attention_heads", "attention_head_dim", "in_channels", "out_channels", "num_layers", "patch_size")
     config = {"_class_name": "VideoDiT", **{name: mean.config[name] for name in names}}
-    config |= {"num_embeds_ada_norm": CLASSES, "sample_size": 8, "sample_frames": LATENT_FRAMES, "activation_fn": "gelu-approximate"}
+    config |= {"num_embeds_ada_norm": CLASSES, "sample_size": 8, "sample_frames": LATENT_FRAMES}
+    config |= {"activation_fn": "gelu-approximate"}
     store(mean, folder / "transformer", config)
 
 

@@ -23,7 +23,7 @@ def conv3d(
     x: Float[Array, "C frames Y X"], w: Float[Array, "O C taps ky kx"], b: Float[Array, " O"] | None = None,
     state: Float[Array, "C past Y X"] | None = None, *, stride: tuple[int, int, int] = (1, 1, 1),
     padding: tuple[Pair, Pair] = ((0, 0), (0, 0)),
-) -> tuple[Float[Array, "O out_frames out_y out_x"], Float[Array, "C past Y X"]]:
+) -> tuple[Float[Array, "O out_frames out_y out_x"], Float[Array, "C kept Y X"]]:
     """One thread an output, blocks of 256, neighbours in X; state and x are put together first, in one array."""
     fits = x.ndim == 4 and w.ndim == 5 and x.shape[0] == w.shape[1] and w.size > 0 and 0 not in (*x.shape[2:], len(x))
     require(fits, "C1", f"w {w.shape} does not fit x {x.shape}")
@@ -32,7 +32,7 @@ def conv3d(
     kept = before.ndim == 4 and before.dtype == x.dtype and before.shape[1] < w.shape[2]
     kept = kept and (before.shape[0], *before.shape[2:]) == (x.shape[0], *x.shape[2:])
     require(kept, "C3", f"a state {before.dtype} {before.shape}, x {x.dtype} {x.shape}, {w.shape[2]} taps")
-    whole = are_whole(stride, (3,), 1) and are_whole(padding, (2, 2))
+    whole = are_whole(stride, (3,), 1) and are_whole(padding, (2, 2)) and stride[0] <= w.shape[2]
     room = whole and all(n + sum(p) >= k for n, p, k in zip(x.shape[2:], padding, w.shape[3:], strict=True))
     require(room, "C4", f"stride {stride}, padding {padding}: a kernel {w.shape[2:]} over frames {x.shape[2:]}")
     seen = np.concatenate([device.array(before), device.array(x)], axis=1)

@@ -56,7 +56,8 @@ def causal_spec(config: Mapping[str, Any]) -> CausalSpec:
     check_keys(config, ("_class_name", "in_channels", "latent_channels", "channels", "scaling_factor"))
     word(config, "_class_name", ["CausalAutoencoder"], "CausalAutoencoder")
     channels = config.get("channels", [16, 32])
-    if not (isinstance(channels, list) and len(channels) == 2 and all(type(c) is int and 0 < c <= 4096 for c in channels)):
+    fits = isinstance(channels, list) and len(channels) == 2
+    if not (fits and all(type(c) is int and 0 < c <= 4096 for c in channels)):
         raise CheckpointError(f"config.json: channels are two numbers from 1 to 4096, not {channels!r}")
     scale = float(number(config, "scaling_factor", 1.0, least=1e-6, most=1e6))
     wide, deep = channels
@@ -97,11 +98,14 @@ def causal_shapes(spec: CausalSpec) -> dict[str, tuple[int, ...]]:
 @host
 def causal_weights(tensors: Mapping[str, Tensor], spec: CausalSpec, dtype: Any = np.float32) -> dict[str, Array]:
     """Take the weights of a file as arrays of a dtype, each checked against its shape."""
-    taken = take_tensors(tensors, {name: (name, shape) for name, shape in causal_shapes(spec).items()}, "CausalAutoencoder")
+    shapes = {name: (name, shape) for name, shape in causal_shapes(spec).items()}
+    taken = take_tensors(tensors, shapes, "CausalAutoencoder")
     return {name: tensor.read(dtype) for name, tensor in taken.items()}
 
 
-def _conv(x: Array, weights: Weights, name: str, cache: Cache, ops: Any, stride: tuple[int, int, int] = (1, 1, 1)) -> Array:
+def _conv(
+    x: Array, weights: Weights, name: str, cache: Cache, ops: Any, stride: tuple[int, int, int] = (1, 1, 1)
+) -> Array:
     w, b = weights[f"{name}.weight"], weights[f"{name}.bias"]
     y, cache[name] = ops.conv3d(x, w, b, cache.get(name), stride=stride, padding=_SAME)
     return y
@@ -137,8 +141,9 @@ def encode_video(
     require(fits, "C1", f"a video is [{spec.in_channels} frames Y X], multiples of {spec.factor}, not {video.shape}")
     cache = {} if cache is None else cache
     C, frames, Y, X = video.shape
-    x = video.reshape(C, frames, Y // 2, 2, X // 2, 2).transpose(0, 3, 5, 1, 2, 4).reshape(4 * C, frames, Y // 2, X // 2)
-    x = _block(_conv(x.copy(), weights, "encoder.conv_in", cache, ops), weights, "encoder.block1", cache, ops)
+    x = video.reshape(C, frames, Y // 2, 2, X // 2, 2).transpose(0, 3, 5, 1, 2, 4)
+    x = x.reshape(4 * C, frames, Y // 2, X // 2).copy()  # 2 x 2 pixels as channels
+    x = _block(_conv(x, weights, "encoder.conv_in", cache, ops), weights, "encoder.block1", cache, ops)
     x = _block(_conv(x, weights, "encoder.down1", cache, ops, (2, 2, 2)), weights, "encoder.block2", cache, ops)
     x = _block(_conv(x, weights, "encoder.down2", cache, ops, (2, 1, 1)), weights, "encoder.block3", cache, ops)
     moments = _conv(_normed(x, weights, "encoder.norm_out", ops), weights, "encoder.conv_out", cache, ops)

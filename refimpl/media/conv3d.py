@@ -17,7 +17,7 @@ def conv3d(
     x: Float[Array, "C frames Y X"], w: Float[Array, "O C taps ky kx"], b: Float[Array, " O"] | None = None,
     state: Float[Array, "C past Y X"] | None = None, *, stride: tuple[int, int, int] = (1, 1, 1),
     padding: tuple[Pair, Pair] = ((0, 0), (0, 0)),
-) -> tuple[Float[Array, "O out_frames out_y out_x"], Float[Array, "C past Y X"]]:
+) -> tuple[Float[Array, "O out_frames out_y out_x"], Float[Array, "C kept Y X"]]:
     """Move a kernel over a video whose frames see no later ones; return beside the outputs what the next frames need.
 
     Without a state, taps - 1 frames of zeros stand before the first, so that a video of one frame is a picture. The
@@ -35,7 +35,8 @@ def conv3d(
         (C1) x is [C frames Y X] with at least one channel, row and column; w is [O, C, taps, ky, kx], none of them 0.
         (C2) b holds one value for each output.
         (C3) a state is [C past Y X] in the dtype of x, with fewer than taps frames.
-        (C4) strides are three whole numbers from 1, paddings two pairs from 0; the kernel fits into the padded frame.
+        (C4) strides are three whole numbers from 1, that of frames at most taps; paddings are two pairs from 0; the
+            kernel fits into the padded frame.
     Source: Yu et al., MAGVIT-v2, 2023, section 3.3 (causal 3D convolution); Wan Team, 2025 (its cache of frames).
 
     >>> x, w = np.arange(1.0, 4.0).reshape(1, 3, 1, 1), np.array([10.0, 1.0]).reshape(1, 1, 2, 1, 1)
@@ -50,7 +51,7 @@ def conv3d(
     kept = before.ndim == 4 and before.dtype == x.dtype and before.shape[1] < w.shape[2]
     kept = kept and (before.shape[0], *before.shape[2:]) == (x.shape[0], *x.shape[2:])
     require(kept, "C3", f"a state {before.dtype} {before.shape}, x {x.dtype} {x.shape}, {w.shape[2]} taps")
-    whole = are_whole(stride, (3,), 1) and are_whole(padding, (2, 2))
+    whole = are_whole(stride, (3,), 1) and are_whole(padding, (2, 2)) and stride[0] <= w.shape[2]
     room = whole and all(n + sum(p) >= k for n, p, k in zip(x.shape[2:], padding, w.shape[3:], strict=True))
     require(room, "C4", f"stride {stride}, padding {padding}: a kernel {w.shape[2:]} over frames {x.shape[2:]}")
     seen = np.concatenate([before, x], axis=1)

@@ -48,7 +48,8 @@ def _table(grid: tuple[int, int, int], width: int, dtype: Any) -> Array:
 
 @composed
 def video_dit(
-    x: Float[Array, "C frames Y X"], timestep: float, label: int, weights: Mapping[str, Array], spec: VideoDiTSpec, ops: Any
+    x: Float[Array, "C frames Y X"], timestep: float, label: int, weights: Mapping[str, Array], spec: VideoDiTSpec,
+    ops: Any,
 ) -> Float[Array, "out_channels frames Y X"]:
     """Run a noisy video through the network: every patch sees all others, of its frame, before and after.
 
