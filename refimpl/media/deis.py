@@ -25,12 +25,12 @@ def deis_weights(rho: list[float]) -> list[float]:
     >>> deis_weights([1.0, 3.0])
     [-2.0]
     """
-    nodes, weights = [log(each) for each in rho[1:]], []
+    nodes, weights = [log(each / rho[1]) for each in rho[1:]], []  # about the newest: nothing cancels
     for j, node in enumerate(nodes):
         others = [other for k, other in enumerate(nodes) if k != j]
         p = np.poly1d(np.poly(others) if others else [1.0]) / np.prod([node - other for other in others])
         q = sum(((-1) ** k * p.deriv(k) for k in range(1, len(nodes))), p)
-        area = [each * float(q(log(each))) if each > 0 else 0.0 for each in rho[:2]]
+        area = [each * float(q(log(each / rho[1]))) if each > 0 else 0.0 for each in rho[:2]]
         weights.append(area[0] - area[1])
     return weights
 

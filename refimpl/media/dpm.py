@@ -11,7 +11,7 @@ from typing import Any
 from refimpl.contract import Array, UsageError, composed, host
 from refimpl.media.euler import ask
 from refimpl.media.plan import Noise, Plan
-from refimpl.media.step import combine, estimate_noise, estimate_x0, output_of
+from refimpl.media.step import combine, estimate_noise, estimate_x0
 
 __all__ = ["ALGORITHMS", "dpm_multistep", "estimate", "lambda_at", "phi", "taylor_weights"]
 
@@ -70,8 +70,8 @@ def estimate(x: Array, output: Any, plan: Plan, i: int, algorithm: str, ops: Any
 
 @host
 def taylor_weights(algorithm: str, kind: str, order: int, h: float) -> tuple[float, ...]:
-    """Return the weights of the derivatives D0, D1, D2 of what is interpolated, in a step of width h; times -alpha' (++)
-    or -sigma' of the end.
+    """Return the weights of the derivatives D0, D1, D2 of what is interpolated, in a step of width h; times -alpha'
+    (++) or -sigma' of the end.
 
     With z = -h (++), h, or twice that for an SDE: z phi_1(z), z phi_2(z), z phi_3(z). A midpoint rule of order 2
     takes half of the first for the second.
@@ -93,9 +93,12 @@ def taylor_weights(algorithm: str, kind: str, order: int, h: float) -> tuple[flo
 @composed
 def dpm_multistep(
     x: Array, model: Any, plan: Plan, noise: Noise, ops: Any, *, algorithm: str = "dpmsolver++", order: int = 2,
-    kind: str = "midpoint", lower_order_final: bool = True, euler_at_final: bool = False,
+    kind: str = "midpoint", lower_order_final: bool = True, euler_at_final: bool = False, full_curvature: bool = False,
 ) -> Iterator[Array]:
     """Step by a polynomial in lambda through the newest estimates, of degree order - 1; fewer at the start and the end.
+
+    As published (the authors' code, diffusers, k-diffusion), order 3 takes half of the polynomial's curvature, and
+    converges at order 2; with ``full_curvature`` it takes all of it, and converges at order 3.
 
     Source: Lu et al., DPM-Solver++, 2022, algorithm 2 and appendix B; DPM-Solver, 2022.
     """
@@ -111,19 +114,21 @@ def dpm_multistep(
         elif i == n - 2 and lower_order_final and n < 15:
             use = min(use, 2)
         stops = [lambda_at(plan, j) for j in range(i - use + 1, i + 2)][::-1]
-        x = combine(_step(x, estimates[:use], stops, plan, i, algorithm, kind, draws), ops)
+        curvature = 2.0 if full_curvature else 1.0
+        x = combine(_step(x, estimates[:use], stops, plan, i, algorithm, kind, curvature, draws), ops)
     yield x
 
 
 def _step(
     x: Array, estimates: list[Array], stops: list[float], plan: Plan, i: int, algorithm: str, kind: str,
-    draws: Iterator[Array],
+    curvature: float, draws: Iterator[Array],
 ) -> list[tuple[float, Array]]:
     """Return the terms of a step; ``stops`` are lambdas from its end backwards."""
     alpha, sigma = float(plan.alphas[i]), float(plan.sigmas[i])
     alpha_end, sigma_end = float(plan.alphas[i + 1]), float(plan.sigmas[i + 1])
-    h, plus = stops[0] - stops[1], algorithm.endswith("++")
-    weights = [-(alpha_end if plus else sigma_end) * w for w in taylor_weights(algorithm, kind, len(estimates), h)]
+    h, plus, scale = stops[0] - stops[1], algorithm.endswith("++"), (1.0, 1.0, curvature)
+    taylor = zip(scale, taylor_weights(algorithm, kind, len(estimates), h), strict=False)
+    weights = [-(alpha_end if plus else sigma_end) * times * weight for times, weight in taylor]
     kept = sigma_end / sigma if plus else alpha_end / alpha
     fresh: list[tuple[float, Array]] = []
     if algorithm.startswith("sde"):

@@ -14,7 +14,7 @@ def guide(
     """Lead a model's output away from what it says without the prompt, or with a negative one.
 
     Math: uncond + s (cond - uncond). s = 1 is cond, bit for bit; s = 0 is uncond. The paper's w is s - 1.
-    Cost: 3 image flop over 3 image elements: bound by memory; but s other than 1 and 0 costs a second pass of the model.
+    Cost: 3 image flop over 3 image elements: bound by memory; s other than 1 and 0 costs a second pass of the model.
     Numerics: float32 or wider, one cast.
     Constraints:
         (C1) both outputs have one shape.
@@ -35,7 +35,7 @@ def rescale_guidance(
 ) -> Float[Array, "*image"]:
     """Take back the contrast that guidance adds, or a part of it.
 
-    Math: guided (1 - rescale + rescale std(cond) / std(guided)), spreads over all values; as it is where guided has none.
+    Math: guided (1 - rescale + rescale std(cond) / std(guided)), spreads over all values; as it is where that is 0.
     Cost: 8 image flop over 3 image elements: bound by memory.
     Numerics: means and spreads in float32 or wider, about the mean; one cast.
     Constraints:

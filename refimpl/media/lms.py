@@ -20,13 +20,12 @@ def lms_weights(sigmas: Array, i: int, order: int) -> list[float]:
     >>> lms_weights(np.array([3.0, 2.0, 1.0]), 1, 2)  # Adams-Bashforth: 3 / 2 and -1 / 2, times the width -1
     [-1.5, 0.5]
     """
-    nodes = [float(sigmas[i - j]) for j in range(order)]
+    nodes = [float(sigmas[i - j] - sigmas[i]) for j in range(order)]  # about the newest: nothing cancels
     weights = []
     for j, node in enumerate(nodes):
         others = [other for k, other in enumerate(nodes) if k != j]
         polynomial = np.poly1d(np.poly(others) if others else [1.0]) / np.prod([node - other for other in others])
-        area = np.polyint(polynomial)
-        weights.append(float(area(sigmas[i + 1]) - area(sigmas[i])))
+        weights.append(float(np.polyint(polynomial)(sigmas[i + 1] - sigmas[i])))
     return weights
 
 

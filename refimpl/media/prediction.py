@@ -15,8 +15,8 @@ PREDICTIONS = ("epsilon", "v_prediction", "sample", "flow_prediction", "edm")
 def x0_weights(alpha: float, sigma: float, prediction: str) -> tuple[float, float]:
     """Return the weights of x and of the model's output whose sum is x0.
 
-    With r^2 = alpha^2 + sigma^2: epsilon is the noise; v is (alpha noise - sigma x0) / r; edm is -v; sample is x0 itself;
-    flow is noise - x0.
+    With r^2 = alpha^2 + sigma^2: epsilon is the noise; v is (alpha noise - sigma x0) / r; edm is -v; sample is x0
+    itself; flow is noise - x0.
 
     Source: Ho et al., 2020 (epsilon); Salimans, Ho, Progressive distillation, 2022 (v); Lipman et al., 2022 (flow).
 
@@ -82,8 +82,8 @@ def clip_x0(x0: Float[Array, "*image"], largest: float) -> Float[Array, "*image"
 def threshold_x0(x0: Float[Array, "*image"], quantile: float, largest: float = 1.0) -> Float[Array, "*image"]:
     """Bring an estimate of the picture into its range by a quantile of its own values.
 
-    Math: s = min(max(quantile of abs(x0), 1), largest); min(max(x0, -s), s) / s. The quantile lies between sorted values:
-        place (n - 1) quantile, linear between neighbours.
+    Math: s = min(max(quantile of abs(x0), 1), largest); min(max(x0, -s), s) / s. The quantile lies at place
+        (n - 1) quantile among the sorted values, linear between neighbours.
     Cost: image log2(image) flop to sort, over 2 image elements: bound by memory.
     Numerics: float32 or wider, one cast. A NaN anywhere is NaN everywhere.
     Constraints:

@@ -18,8 +18,8 @@ __all__ = ["unipc", "unipc_weights"]
 @host
 def unipc_weights(lambdas: Sequence[float], kind: str, plus: bool, corrects: bool) -> list[float]:
     """Return the weights of the estimates at the start of the step and before it, the newest first; with ``corrects``
-    the one at the end of the step comes first. ``lambdas`` are of the end, the start and before. Times -alpha' (plus) or
-    -sigma'.
+    the one at the end of the step comes first. ``lambdas`` are of the end, the start and before. Times -alpha'
+    (plus) or -sigma'.
 
     Math: with h = lambda' - lambda, z = -h (plus) or h, B = z (bh1) or e^z - 1 (bh2), r_j = (lambda_j - lambda) / h:
         (e^z - 1) m_0 + B sum_j a_j (m_j - m_0) / r_j, where sum_j a_j r_j^(k-1) = z phi_(k+1)(z) k! / B for k = 1 ...;
@@ -66,5 +66,6 @@ def unipc(
             x = go(before, [newest, *known], i - 1, used, True)
         known = [newest, *known[: order - 1]]
         used = min(len(known), n - i) if lower_order_final else len(known)
+        used = used if plan.sigmas[i + 1] > 0 else 1  # a step of infinite width has no history
         before, x = x, go(x, known, i, used, False)
     yield x
