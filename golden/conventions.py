@@ -166,6 +166,15 @@ ROWS = (
         ("e_c + w (e_c - e_u)", "Ho, Salimans, 2022: w = s - 1, off is w = 0", "guidance_scale=w + 1"),
     ),
     _row(
+        25, "What does a denoiser say?",
+        ("epsilon: the noise", "DDPM, Stable Diffusion: x0 = (x - sigma e) / alpha, where alpha > 0", "default"),
+        ("v: alpha noise - sigma x0", "Salimans, Ho, 2022; Stable Diffusion 2: over the root of alpha^2 + sigma^2",
+         '"v_prediction"'),
+        ("sample: the picture", "DALL-E 2's prior, LCM's target", '"sample"'),
+        ("flow: noise - x0", "Stable Diffusion 3, Flux: x0 = x - sigma v where alpha = 1 - sigma", '"flow_prediction"'),
+        ("edm: -v", "EDM's F, of data with a spread that alpha holds", '"edm"'),
+    ),
+    _row(
         27, "What may stand in a slot of the cache that no query sees?",
         ("anything, NaN included", "paged engines: a slot is not cleaned before it is used again", "default"),
         ("a finite number", "PyTorch SDPA with a mask: what is hidden is multiplied by 0, and NaN stays", "no"),
