@@ -8,8 +8,8 @@ from golden.values import Array
 __all__ = [
     "clipped_at_one", "first_term_alone", "guidance_of_the_paper", "guided_as_unconditional", "guided_twice",
     "hidden_term_read", "log_variance", "nan_clipped", "nearest_quantile", "quantile_below_one", "rescaled_by_range",
-    "rescaled_fully", "spread_of_sample", "swapped_branches", "thresholded_unscaled", "unguided",
-    "weights_in_reverse", "zero_spread_divided",
+    "nan_left_out", "rescaled_fully", "spread_of_sample", "swapped_branches", "thresholded_unscaled", "unguided",
+    "w_taken_for_s", "weights_in_reverse", "zero_spread_divided",
 ]  # fmt: skip
 
 
@@ -31,6 +31,11 @@ def hidden_term_read(terms: Array, weights: Array) -> Array:
 def guidance_of_the_paper(cond: Array, uncond: Array, guidance_scale: float) -> Array:
     """w of Ho and Salimans, which is s - 1."""
     return media_steps.guide(cond, uncond, guidance_scale + 1)
+
+
+def w_taken_for_s(cond: Array, uncond: Array, guidance_scale: float) -> Array:
+    """The paper's number in the formula of the others."""
+    return media_steps.guide(cond, uncond, guidance_scale - 1)
 
 
 def swapped_branches(cond: Array, uncond: Array, guidance_scale: float) -> Array:
@@ -114,3 +119,9 @@ def guided_as_unconditional(
 ) -> Array:
     """A scale of 1 taken for off, and off for the unconditional branch."""
     return media_steps.guided_combination(terms, weights, cond, uncond, 0.0, weight)
+
+
+def nan_left_out(x0: Array, quantile: float, largest: float = 1.0) -> Array:
+    """The quantile of what is no NaN: the rest looks well."""
+    s = min(max(float(np.nanquantile(np.abs(x0), quantile)), 1.0), largest)
+    return np.asarray(np.clip(x0, -s, s) / s)

@@ -22,7 +22,7 @@ from refimpl.media.pndm import pndm
 from refimpl.media.step import combine
 from refimpl.media.unipc import unipc
 
-__all__ = ["SCHEDULERS", "Scheduler", "read_scheduler", "sample"]
+__all__ = ["SCHEDULERS", "Scheduler", "draw_picture", "read_scheduler"]
 
 Config = Mapping[str, Any]
 
@@ -70,7 +70,10 @@ _THRESHOLDS = {"thresholding": False, "dynamic_thresholding_ratio": 0.995, "samp
 _SPREADS = {"use_karras_sigmas": False, "use_exponential_sigmas": False, "use_beta_sigmas": False}
 _ZERO = {"rescale_betas_zero_snr": False}
 _VP = _NOISE | _CLIPS | _THRESHOLDS | _ZERO | {"set_alpha_to_one": True}
-_TAUGHT = {"original_inference_steps": 50, "timestep_scaling": 10.0}
+_LATENT = {"beta_start": 0.00085, "beta_end": 0.012}
+_TAUGHT = _LATENT | {
+    "beta_schedule": "scaled_linear", "clip_sample": False, "original_inference_steps": 50, "timestep_scaling": 10.0,
+}  # fmt: skip
 _K = _NOISE | _SPREADS | {"timestep_spacing": "linspace"}
 _DPM = _NOISE | _THRESHOLDS | _SPREADS | {
     "timestep_spacing": "linspace", "solver_order": 2, "lower_order_final": True, "use_flow_sigmas": False,
@@ -283,9 +286,9 @@ SCHEDULERS: Mapping[str, Kind] = {
         _k_plan, euler, _K | _ZERO | {"final_sigmas_type": "zero", "interpolation_type": "linear", "sigma_min": None,
                                       "sigma_max": None, "timestep_type": "discrete"}),
     "EulerAncestralDiscreteScheduler": Kind(_k_plan, euler_ancestral, _K | _ZERO),
-    "HeunDiscreteScheduler": Kind(_k_plan, heun, _K | _CLIPS | {"clip_sample": False}),
-    "KDPM2DiscreteScheduler": Kind(_k_plan, kdpm2, _K),
-    "KDPM2AncestralDiscreteScheduler": Kind(_k_plan, kdpm2_ancestral, _K),
+    "HeunDiscreteScheduler": Kind(_k_plan, heun, _K | _LATENT | _CLIPS | {"clip_sample": False}),
+    "KDPM2DiscreteScheduler": Kind(_k_plan, kdpm2, _K | _LATENT),
+    "KDPM2AncestralDiscreteScheduler": Kind(_k_plan, kdpm2_ancestral, _K | _LATENT),
     "LMSDiscreteScheduler": Kind(_k_plan, lms, _K),
     "EDMEulerScheduler": Kind(
         _edm_plan, euler, {"num_train_timesteps": 1000, "prediction_type": "epsilon", "sigma_min": 0.002,
@@ -306,7 +309,7 @@ SCHEDULERS: Mapping[str, Kind] = {
     "DPMSolverSinglestepScheduler": Kind(
         _dpm_plan, dpm_singlestep, _DPM | {
             "algorithm_type": "dpmsolver++", "solver_type": "midpoint", "lambda_min_clipped": -math.inf,
-            "variance_type": None, "final_sigmas_type": "zero",
+            "variance_type": None, "final_sigmas_type": "zero", "lower_order_final": False,
         }, _multistep),
     "DEISMultistepScheduler": Kind(
         _dpm_plan, deis, _DPM | {"algorithm_type": "deis", "solver_type": "logrho", "final_sigmas_type": "sigma_min"},
@@ -361,7 +364,7 @@ def _check(name: str, config: Config) -> None:
 
 
 @composed
-def sample(
+def draw_picture(
     scheduler: Scheduler, noise: Array, model: Any, num_steps: int, draws: Noise, ops: Any, **settings: Any
 ) -> Iterator[Array]:
     """Make a picture out of noise: yields x before every evaluation of the model, and last the picture."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpu import device
 from gpu.media import operations as kernels
 from refimpl.media import operations
-from refimpl.media.scheduler import read_scheduler, sample
+from refimpl.media.scheduler import draw_picture, read_scheduler
 from tests.equivalence.strategies import assert_equivalent, dtypes, each_kernel, examples, numbers, seeds, specials
 
 shapes = st.sampled_from(((1,), (1, 33), (3, 5, 7), (2, 1, 257)))
@@ -52,10 +52,14 @@ def test_ranges(kernel, seed, shape, dtype, special, quantile, tied):
     assert_equivalent(kernel, {"x0": x0} | limits, dtype, terms=64)
 
 
+def _half(x, timestep):
+    return 0.5 * x
+
+
 def test_a_solver_over_kernels_is_the_one_over_the_reference():
     scheduler = read_scheduler({"_class_name": "DPMSolverMultistepScheduler", "solver_order": 3, "thresholding": True})
     noise = numbers(3, 2, 3, 4)
     with device.use("emulated"):
-        found = list(sample(scheduler, noise, lambda x, t: 0.5 * x, 5, (), kernels))
-    for ours, truth in zip(found, sample(scheduler, noise, lambda x, t: 0.5 * x, 5, (), operations), strict=True):
+        found = list(draw_picture(scheduler, noise, _half, 5, (), kernels))
+    for ours, truth in zip(found, draw_picture(scheduler, noise, _half, 5, (), operations), strict=True):
         np.testing.assert_allclose(ours, truth, atol=1e-5)
