@@ -37,7 +37,7 @@ def linear_combination_into(
     """Write the sum into ``out``, which may be one of the terms; the weights are float32."""
     if out.size:
         launched = (out.reshape(-1), terms.reshape(len(terms), -1), weights)
-        device.launch(step_kernel(named(terms), None), blocks_for(out.size, THREADS), THREADS, *launched)
+        device.launch(step_kernel(named(terms)), blocks_for(out.size, THREADS), THREADS, *launched)
 
 
 @op
@@ -51,7 +51,7 @@ def guided_combination(
     fits = cond.shape == uncond.shape == terms.shape[1:]
     require(fits, "C2", f"outputs {cond.shape} and {uncond.shape}, but terms {terms.shape}")
     out = device.empty(terms.shape[1:], terms.dtype)
-    outputs = device.array(cond), device.array(uncond, cond.dtype)
+    outputs = device.array(cond), device.array(uncond)
     scales = float(guidance_scale), float(weight)
     guided_combination_into(out, device.array(terms), device.array(weights, np.float32), *outputs, *scales)
     return out
@@ -64,7 +64,7 @@ def guided_combination_into(
 ) -> None:
     """Write the sum into ``out``, which may be one of the terms; the weights are float32."""
     if out.size:
-        made = step_kernel(named(terms), named(cond))
+        made = step_kernel(named(terms), (named(cond), named(uncond)))
         arrays = (out.reshape(-1), terms.reshape(len(terms), -1), weights, cond.reshape(-1), uncond.reshape(-1))
         device.launch(made, blocks_for(out.size, THREADS), THREADS, *arrays, float(guidance_scale), float(weight))
 

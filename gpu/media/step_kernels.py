@@ -15,8 +15,8 @@ __all__ = [
 
 @host
 @cache
-def step_kernel(dtype: str, output_dtype: str | None) -> Kernel:
-    """Return the kernel of a solver's step: a sum with weights, and with ``output_dtype`` a guided output among it."""
+def step_kernel(dtype: str, outputs: tuple[str, str] | None = None) -> Kernel:
+    """Return the kernel of a solver's step: a sum with weights; two ``outputs``, of these dtypes, are guided in it."""
     from numba import float32, uint64
 
     from gpu.warp import block, thread, threads
@@ -33,7 +33,7 @@ def step_kernel(dtype: str, output_dtype: str | None) -> Kernel:
     from gpu.compile import device_function
 
     summed = device_function(total)
-    if output_dtype is None:
+    if outputs is None:
 
         @numba_kernel(f"{held}[::1]", f"{held}[:, ::1]", "float32[::1]", name=f"linear_combination[{dtype}]")
         def linear_combination(out, terms, weights):
@@ -43,19 +43,20 @@ def step_kernel(dtype: str, output_dtype: str | None) -> Kernel:
 
         return linear_combination
 
-    said, seen = read(output_dtype), storage(output_dtype)
+    said_cond, said_uncond = map(read, outputs)
+    seen_cond, seen_uncond = map(storage, outputs)
 
     @numba_kernel(
-        f"{held}[::1]", f"{held}[:, ::1]", "float32[::1]", f"{seen}[::1]", f"{seen}[::1]", "float32", "float32",
-        name=f"guided_combination[{dtype}]",
+        f"{held}[::1]", f"{held}[:, ::1]", "float32[::1]", f"{seen_cond}[::1]", f"{seen_uncond}[::1]", "float32",
+        "float32", name=f"guided_combination[{dtype}]",
     )  # fmt: skip
     def guided_combination(out, terms, weights, cond, uncond, guidance_scale, weight):
         i = block() * threads() + thread()
         if i < uint64(out.size):
             value = summed(terms, weights, i)
             if weight != float32(0):
-                u = said(uncond[i]) if guidance_scale != float32(1) else float32(0)
-                c = said(cond[i]) if guidance_scale != float32(0) else float32(0)
+                u = said_uncond(uncond[i]) if guidance_scale != float32(1) else float32(0)
+                c = said_cond(cond[i]) if guidance_scale != float32(0) else float32(0)
                 guided = c if guidance_scale == float32(1) else u
                 if guidance_scale != float32(1) and guidance_scale != float32(0):
                     guided = u + guidance_scale * (c - u)

@@ -46,9 +46,9 @@ def rescale_guidance(
     array([0. , 2.5])
     """
     require(cond.shape == guided.shape and cond.size > 0, "C1", f"guided {guided.shape} and cond {cond.shape}")
-    wide = widen(guided)
+    wide, prompt = widen(guided), np.std(widen(cond), dtype=np.float64)
     spread = np.std(wide, dtype=np.float64)
-    factor = 1 - rescale + rescale * np.std(widen(cond), dtype=np.float64) / spread if spread != 0 else 1.0
+    factor = 1 - rescale + rescale * prompt / spread if spread != 0 else 1.0
     return np.asarray(wide * wide.dtype.type(factor)).astype(guided.dtype, copy=False)
 
 

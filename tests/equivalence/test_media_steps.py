@@ -16,13 +16,13 @@ scales = st.sampled_from((0.0, 1.0, 0.5, 7.5, -2.0))
 
 @each_kernel("linear_combination", "guided_combination")
 @examples
-@given(seeds, shapes, dtypes, specials, st.sampled_from((1, 2, 8)), scales)
-def test_steps(kernel, seed, shape, dtype, special, count, scale):
+@given(seeds, shapes, dtypes, dtypes, specials, st.sampled_from((1, 2, 8)), scales)
+def test_steps(kernel, seed, shape, dtype, other, special, count, scale):
     weights = numbers(seed + 9, count)
     weights[seed % count] = 0 if count > 1 else 0.75
     arguments = {"terms": numbers(seed, count, *shape, dtype=dtype, special=special), "weights": weights}
     if kernel.op == "guided_combination":
-        cond, uncond = numbers(seed + 1, 2, *shape, dtype=dtype)
+        cond, uncond = numbers(seed + 1, *shape, dtype=dtype), numbers(seed + 2, *shape, dtype=other)
         arguments |= {"cond": cond, "uncond": uncond, "guidance_scale": scale, "weight": -0.5}
     assert_equivalent(kernel, arguments, dtype, terms=1000 * count)
 

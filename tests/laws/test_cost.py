@@ -20,7 +20,7 @@ SIZES = {
     "R": 4, "M": 8, "B": 16, "I": 32, "L": 3, "E": 128, "A": 8, "C": 48, "Y": 33, "X": 65, "k": 8, "n": 3, "rest": 384,
     "row_bytes": 1088, "counters": 5, "draft": 7, "taps": 4, "groups": 6, "ky": 3, "kx": 5, "out_y": 31, "out_x": 61,
     "scale_y": 2, "scale_x": 3, "copies": 5, "block_size": 16, "ids": 100, "rows": 512, "size": 3,
-    "dim": 320, "tokens": 64, "image": 12288, "count": 4,
+    "dim": 320, "tokens": 64, "image": 12288, "count": 4, "frames": 9, "out_frames": 5,
 }  # fmt: skip
 """A size for every word of a formula: large, and no two alike that a slip could swap."""
 ELEMENTS = ("rest", "rest D", "C rest", "T D", "O D", "2 O row_bytes")
