@@ -132,7 +132,7 @@ def _twice_in_time(x: Array, cache: Cache, name: str) -> Array:
 @composed
 def encode_video(
     video: Float[Array, "C frames Y X"], weights: Weights, spec: CausalSpec, ops: Any, cache: Cache | None = None
-) -> tuple[Float[Array, "latent_channels latent_frames y x"], Float[Array, "latent_channels latent_frames y x"]]:
+) -> tuple[Float[Array, "channels latent_frames rows columns"], Float[Array, "channels latent_frames rows columns"]]:
     """Return mean and log-variance of a video's latent, or of its next frames; the log-variance is held in -30..20.
 
     Source: Yu et al., MAGVIT-v2, 2023; the kind of Wan's, 2025.
@@ -152,12 +152,12 @@ def encode_video(
 
 @composed
 def decode_video(
-    latent: Float[Array, "latent_channels latent_frames y x"], weights: Weights, spec: CausalSpec, ops: Any,
+    latent: Float[Array, "channels latent_frames rows columns"], weights: Weights, spec: CausalSpec, ops: Any,
     cache: Cache | None = None,
 ) -> Float[Array, "C frames Y X"]:
     """Make a video of a latent, or the next frames of one; values lie about -1..1 and are not cut.
 
-    Source: as encode_video.
+    Source: Yu et al., MAGVIT-v2, 2023.
     """
     fits = latent.ndim == 4 and len(latent) == spec.latent_channels and latent.size > 0
     require(fits, "C1", f"a latent is [{spec.latent_channels} latent_frames y x], not {latent.shape}")

@@ -80,7 +80,7 @@ def ddim(
 
     Math: x' = alpha' x0 + sqrt(sigma'^2 - s^2) noise_hat + s noise;
         s = eta sigma' / sigma sqrt(1 - alpha^2 / alpha'^2).
-    Source: Song et al., DDIM, 2021, equations 12 and 16; CogVideoX's step is the same with eta = 0.
+    Source: Song et al., DDIM, 2021, equations 12 and 16. CogVideoX's step is the same with eta = 0.
     """
     draws = iter(noise)
     for i in range(len(plan.timesteps)):

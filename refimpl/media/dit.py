@@ -189,7 +189,10 @@ def dit_block(
 def through_layers(
     tokens: Float[Array, "T D"], timestep: float, label: int, weights: Mapping[str, Array], spec: DiTSpec, ops: Any
 ) -> Float[Array, "T values"]:
-    """Run patches that know where they stand through all layers, and to the values of each patch of the output."""
+    """Run patches that know where they stand through all layers, and to the values of each patch of the output.
+
+    Source: Peebles, Xie, DiT, 2022.
+    """
     told = [condition(timestep, label, weights_of(weights, i), tokens.dtype, ops) for i in range(spec.num_layers)]
     for i in range(spec.num_layers):
         tokens = dit_block(tokens, told[i], weights_of(weights, i), spec, ops)

@@ -13,7 +13,7 @@ from refimpl.media.euler import ask
 from refimpl.media.plan import Noise, Plan
 from refimpl.media.step import combine, estimate_noise, estimate_x0
 
-__all__ = ["ALGORITHMS", "dpm_multistep", "estimate", "lambda_at", "phi", "taylor_weights"]
+__all__ = ["ALGORITHMS", "dpm_multistep", "estimate", "lambda_at", "phi", "spread", "taylor_weights"]
 
 ALGORITHMS = ("dpmsolver", "dpmsolver++", "sde-dpmsolver", "sde-dpmsolver++")
 
@@ -59,7 +59,10 @@ def phi(k: int, z: float) -> float:
 
 @composed
 def estimate(x: Array, output: Any, plan: Plan, i: int, algorithm: str, ops: Any) -> Array:
-    """Return what an algorithm interpolates: the picture (++), or the noise that fits the picture held in its range."""
+    """Return what an algorithm interpolates: the picture (++), or the noise that fits the picture held in its range.
+
+    Source: the definition.
+    """
     if algorithm.endswith("++"):
         return estimate_x0(x, output, plan, i, ops)
     if plan.limit is None:
@@ -100,7 +103,7 @@ def dpm_multistep(
     As published (the authors' code, diffusers, k-diffusion), order 3 takes half of the polynomial's curvature, and
     converges at order 2; with ``full_curvature`` it takes all of it, and converges at order 3.
 
-    Source: Lu et al., DPM-Solver++, 2022, algorithm 2 and appendix B; DPM-Solver, 2022.
+    Source: Lu et al., DPM-Solver++, 2022, algorithm 2 and appendix B; Lu et al., DPM-Solver, 2022.
     """
     if algorithm not in ALGORITHMS or kind not in ("midpoint", "heun") or order not in (1, 2, 3):
         raise UsageError(f"DPM-Solver has no {algorithm!r} of order {order} with {kind!r}")

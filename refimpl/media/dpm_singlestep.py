@@ -36,7 +36,7 @@ def dpm_singlestep(
 ) -> Iterator[Array]:
     """Step from the start of each group by a polynomial in lambda through the estimates of the group.
 
-    Source: Lu et al., DPM-Solver, 2022, algorithms 1 and 2; DPM-Solver++, 2022, algorithm 1.
+    Source: Lu et al., DPM-Solver, 2022, algorithms 1 and 2; Lu et al., DPM-Solver++, 2022, algorithm 1.
     """
     if algorithm not in ("dpmsolver", "dpmsolver++") or kind not in ("midpoint", "heun") or order not in (1, 2, 3):
         raise UsageError(f"DPM-Solver in single steps has no {algorithm!r} of order {order} with {kind!r}")

@@ -13,7 +13,10 @@ __all__ = ["ancestral_sigmas", "ask", "end_of_step", "euler", "euler_ancestral",
 
 @composed
 def ask(x: Array, model: Any, plan: Plan, i: int, ops: Any, timestep: float | None = None) -> Any:
-    """Ask the model about x at step i: it sees x scaled, and the timestep."""
+    """Ask the model about x at step i: it sees x scaled, and the timestep.
+
+    Source: the definition.
+    """
     scale = 1.0 if plan.input_scales is None else float(plan.input_scales[i])
     seen = x if scale == 1 else combine(((scale, x),), ops)
     return model(seen, float(plan.timesteps[i]) if timestep is None else timestep)

@@ -86,7 +86,7 @@ def kdpm2(x: Array, model: Any, plan: Plan, noise: Noise, ops: Any) -> Iterator[
 def kdpm2_ancestral(x: Array, model: Any, plan: Plan, noise: Noise, ops: Any) -> Iterator[Array]:
     """Go as kdpm2, further down than the next noise level, and add fresh noise up to it.
 
-    Source: as kdpm2 and euler_ancestral.
+    Source: Lu et al., DPM-Solver, 2022, algorithm 1; Song et al., DDIM, 2021.
     """
     draws = iter(noise)
     for i in range(len(plan.timesteps)):

@@ -367,7 +367,10 @@ def _check(name: str, config: Config) -> None:
 def draw_picture(
     scheduler: Scheduler, noise: Array, model: Any, num_steps: int, draws: Noise, ops: Any, **settings: Any
 ) -> Iterator[Array]:
-    """Make a picture out of noise: yields x before every evaluation of the model, and last the picture."""
+    """Make a picture out of noise: yields x before every evaluation of the model, and last the picture.
+
+    Source: the definition.
+    """
     plan = scheduler.plan(num_steps)
     x = noise if plan.initial_scale == 1 else combine(((plan.initial_scale, noise),), ops)
     return scheduler.solve(x, model, plan, draws, ops, **settings)

@@ -98,6 +98,8 @@ def scale_by_exp(x: Float[Array, "*image"], exponent: Float[Array, "*image"], sc
 def combine(terms: Sequence[tuple[float, Any]], ops: Any) -> Array:
     """Add arrays with weights; the last of them may be a Guided output.
 
+    Source: the definition.
+
     >>> from refimpl.media import operations
     >>> combine([(2.0, np.array([1.0])), (1.0, Guided(np.array([3.0]), np.array([1.0]), 2.0))], operations)
     array([7.])
@@ -112,13 +114,19 @@ def combine(terms: Sequence[tuple[float, Any]], ops: Any) -> Array:
 
 @composed
 def output_of(output: Any, ops: Any) -> Array:
-    """Return a model's output as an array: guided now, if that is still to be done."""
+    """Return a model's output as an array: guided now, if that is still to be done.
+
+    Source: the definition.
+    """
     return ops.guide(*output) if isinstance(output, Guided) else output
 
 
 @composed
 def estimate_x0(x: Array, output: Any, plan: Plan, i: int, ops: Any) -> Array:
-    """Return the picture that the model sees in x at step i, held in its range if the plan says so."""
+    """Return the picture that the model sees in x at step i, held in its range if the plan says so.
+
+    Source: the definition.
+    """
     weights = x0_weights(float(plan.alphas[i]), float(plan.sigmas[i]), plan.prediction)
     x0 = combine(((weights[0], x), (weights[1], output)), ops)
     if plan.limit is None:
@@ -130,6 +138,9 @@ def estimate_x0(x: Array, output: Any, plan: Plan, i: int, ops: Any) -> Array:
 
 @composed
 def estimate_noise(x: Array, output: Any, plan: Plan, i: int, ops: Any) -> Array:
-    """Return the noise that the model sees in x at step i."""
+    """Return the noise that the model sees in x at step i.
+
+    Source: the definition.
+    """
     weights = noise_weights(float(plan.alphas[i]), float(plan.sigmas[i]), plan.prediction)
     return combine(((weights[0], x), (weights[1], output)), ops)

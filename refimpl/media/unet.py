@@ -16,7 +16,10 @@ _SAME = ((1, 1), (1, 1))
 
 @composed
 def convolve(x: Array, weights: Weights, name: str, ops: Any, **settings: Any) -> Array:
-    """Convolve with the kernel of a name and its bias; 3 x 3 kernels keep the size unless told otherwise."""
+    """Convolve with the kernel of a name and its bias; 3 x 3 kernels keep the size unless told otherwise.
+
+    Source: the definition.
+    """
     w = weights[f"{name}.weight"]
     padding = {"padding": _SAME} if w.shape[-1] == 3 else {}
     return ops.conv2d(x, w, weights[f"{name}.bias"], **{**padding, **settings})

@@ -165,7 +165,7 @@ def _out(x: Array, weights: Weights, spec: AutoencoderSpec, ops: Any) -> Array:
 @composed
 def encode(
     image: Float[Array, "C Y X"], weights: Weights, spec: AutoencoderSpec, ops: Any
-) -> tuple[Float[Array, "latent_channels y x"], Float[Array, "latent_channels y x"]]:
+) -> tuple[Float[Array, "latent_channels rows columns"], Float[Array, "latent_channels rows columns"]]:
     """Return mean and log-variance of a picture's latent; the log-variance is held in -30..20.
 
     The latent that denoisers know is (mean - shift_factor) scaling_factor.
@@ -191,11 +191,11 @@ def encode(
 
 @composed
 def decode(
-    latent: Float[Array, "latent_channels y x"], weights: Weights, spec: AutoencoderSpec, ops: Any
+    latent: Float[Array, "latent_channels rows columns"], weights: Weights, spec: AutoencoderSpec, ops: Any
 ) -> Float[Array, "C Y X"]:
     """Make a picture of a latent, as ``encode`` gives its mean; values lie about -1..1 and are not cut.
 
-    Source: as encode.
+    Source: Rombach et al., Latent diffusion, 2022.
     """
     fits = latent.ndim == 3 and len(latent) == spec.latent_channels and latent.size > 0
     require(fits, "C1", f"a latent is [{spec.latent_channels} y x], not {tuple(latent.shape)}")
@@ -212,7 +212,8 @@ def decode(
 
 @composed
 def decode_tiled(
-    latent: Float[Array, "latent_channels y x"], weights: Weights, spec: AutoencoderSpec, ops: Any, *, tile: int = 64,
+    latent: Float[Array, "latent_channels rows columns"], weights: Weights, spec: AutoencoderSpec, ops: Any, *,
+    tile: int = 64,
     overlap: int = 16,
 ) -> Float[Array, "C Y X"]:
     """Decode in tiles that overlap, and fade each into the next: a large picture in the memory of a small one.
@@ -220,7 +221,7 @@ def decode_tiled(
     What reaches over the whole picture (the norms' statistics, the attention in the middle) is each tile's own, so tiles
     differ a little from the whole; local layers give the same away from seams.
 
-    Source: diffusers, ``enable_vae_tiling``.
+    Source: Hugging Face's diffusers, ``enable_vae_tiling``.
     """
     if not 0 <= overlap < tile:
         raise UsageError(f"tiles of {tile} overlap by 0 to {tile - 1}, not by {overlap}")

@@ -80,22 +80,22 @@ def test_a_video_encoded_in_chunks_is_its_latent(seed, chunks):
 
 X, W = np.zeros((2, 3, 4, 4)), np.zeros((3, 2, 3, 3, 3))
 BROKEN = [
-    ("C1", (X[0], W), {}),
-    ("C1", (X, W[:, :1]), {}),
-    ("C1", (X[:, :, :0], W), {}),
-    ("C2", (X, W, np.zeros(2)), {}),
-    ("C3", (X, W, None, X), {}),
-    ("C3", (X, W, None, X[:, :2].astype(np.float32)), {}),
-    ("C3", (X, W, None, X[:, :2, :3]), {}),
-    ("C4", (X, W), {"stride": (0, 1, 1)}),
-    ("C4", (X, W), {"stride": (4, 1, 1)}),
-    ("C4", (X, W), {"padding": ((1, 1), (-1, 1))}),
-    ("C4", (X[:, :, :2], W), {}),
+    (conv3d, "C1", (X[0], W), {}),
+    (conv3d, "C1", (X, W[:, :1]), {}),
+    (conv3d, "C1", (X[:, :, :0], W), {}),
+    (conv3d, "C2", (X, W, np.zeros(2)), {}),
+    (conv3d, "C3", (X, W, None, X), {}),
+    (conv3d, "C3", (X, W, None, X[:, :2].astype(np.float32)), {}),
+    (conv3d, "C3", (X, W, None, X[:, :2, :3]), {}),
+    (conv3d, "C4", (X, W), {"stride": (0, 1, 1)}),
+    (conv3d, "C4", (X, W), {"stride": (4, 1, 1)}),
+    (conv3d, "C4", (X, W), {"padding": ((1, 1), (-1, 1))}),
+    (conv3d, "C4", (X[:, :, :2], W), {}),
 ]
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(("label", "arguments", "named"), BROKEN)
-def test_constraints_of_conv3d(label, arguments, named):
+@pytest.mark.parametrize(("op", "label", "arguments", "named"), BROKEN)
+def test_constraints(op, label, arguments, named):
     with pytest.raises(ContractError, match=f"^{label}:"):
-        conv3d(*arguments, **named)
+        op(*arguments, **named)

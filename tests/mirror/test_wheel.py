@@ -11,7 +11,7 @@ import pytest
 
 from tests.mirror.tree import ROOT
 
-DATA = {".py", ".typed", ".cu", ".cuh", ".npz", ".json"}
+DATA = {".py", ".typed", ".cu", ".cuh", ".npz", ".json", ".safetensors"}
 PACKAGES = ("refimpl", "gpu", "golden")
 OTHERS = ("tests", "benchmarks", "docs")
 
