@@ -10,10 +10,13 @@ import numpy as np
 from refimpl.media.scheduler import read_scheduler
 
 
-def trajectory(path: str, x_init: Any, w: Any, a: float, noise: Any, meta: dict[str, Any], ops: Any) -> np.ndarray:
+def trajectory(
+    path: str, x_init: Any, w: Any, a: float, noise: Any, meta: dict[str, Any], ops: Any,
+    like_diffusers: bool = True,
+) -> np.ndarray:
     """Return x before every evaluation of the model, and last the result, of each sample of a batch."""
     config = json.loads((Path(path) / "scheduler_config.json").read_text())
-    scheduler, count = read_scheduler(config, like_diffusers=True), meta["steps"]
+    scheduler, count = read_scheduler(config, like_diffusers=like_diffusers), meta["steps"]
     wanted = dict(meta["set_timesteps"]) if isinstance(meta["set_timesteps"], dict) else {}
     if meta["set_timesteps"] == "flux_sigmas":
         wanted["at"] = np.linspace(1, 1 / count, count)

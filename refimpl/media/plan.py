@@ -1,6 +1,6 @@
 """Where a solver stops on its way from noise to a picture."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from refimpl.contract import Array, host
@@ -42,9 +42,9 @@ class Plan(NamedTuple):
 
 Solver = Callable[..., Iterator[Any]]
 """solver(x, model, plan, noise, ops, **settings) yields x before every evaluation of the model, and last the result.
-``model(x, timestep)`` gives its output, ``noise`` is an iterator over arrays: one for each draw."""
+``model(x, timestep)`` gives its output, ``noise`` gives arrays: one for each draw."""
 
-Noise = Sequence[Array]
+Noise = Iterable[Array]
 
 
 @host

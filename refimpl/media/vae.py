@@ -213,8 +213,7 @@ def decode(
 @composed
 def decode_tiled(
     latent: Float[Array, "latent_channels rows columns"], weights: Weights, spec: AutoencoderSpec, ops: Any, *,
-    tile: int = 64,
-    overlap: int = 16,
+    tile: int = 64, overlap: int = 16,
 ) -> Float[Array, "C Y X"]:
     """Decode in tiles that overlap, and fade each into the next: a large picture in the memory of a small one.
 
