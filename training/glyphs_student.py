@@ -3,7 +3,8 @@
     python training/glyphs_student.py TEACHER FOLDER [--steps 9000]
 
 The student learns where the teacher's guided flow ends: it is shown points of the teacher's trajectories at noise
-levels 1, 3/4, 1/2 and 1/4, and gives the velocity (x - x0) / sigma that leads straight to the end x0 of that path. So an Euler step to sigma = 0 lands there, and one to a level between goes a part of the way. Guidance is in it: it is
+levels 1, 3/4, 1/2 and 1/4, and gives the velocity (x - x0) / sigma that leads straight to the end x0 of that path.
+So an Euler step to sigma = 0 lands there, and one to a level between goes a part of the way. Guidance is in it: it is
 used at scale 1.
 """
 

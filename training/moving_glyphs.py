@@ -2,6 +2,7 @@
 
     python training/moving_glyphs.py autoencoder FOLDER [--steps 1500]
     python training/moving_glyphs.py denoiser FOLDER [--steps 8000]
+    python training/moving_glyphs.py decoder FOLDER [--steps 4500]  # may run beside it: the latents stay as they are
 
 The autoencoder is causal in time: a latent frame knows the frames before it alone, the first frame stands for itself,
 and each later latent frame for four. The denoiser is the transformer of the glyphs over all 80 patches of a video, with
@@ -137,6 +138,9 @@ class Autoencoder(nn.Module):
         super().__init__()
         self.encoder, self.decoder = Encoder(wide, deep, latent), Decoder(wide, deep, latent)
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.encoder(x).chunk(2, 1)[0])
+
 
 def train_autoencoder(folder: Path, steps: int, batch: int = 16) -> None:
     """Minimise absolute and squared error and a little KL divergence; store weights and scale."""
@@ -168,12 +172,40 @@ def train_autoencoder(folder: Path, steps: int, batch: int = 16) -> None:
     with torch.no_grad():
         fresh = torch.from_numpy(videos(100, 1)[0])
         mean = model.encoder(fresh)[:, :4]
-        print(f"mean squared error of new videos {(model.decoder(mean) - fresh).square().mean():.5f}")
+        print(f"mean squared error of new videos {(model(fresh) - fresh).square().mean():.5f}")
     config = {
         "_class_name": "CausalAutoencoder", "in_channels": 1, "latent_channels": 4, "channels": [16, 32],
         "scaling_factor": round(1 / mean.std().item(), 5),
     }  # fmt: skip
     store(model, folder / "vae", config)
+
+
+def train_decoder(folder: Path, steps: int, batch: int = 8) -> None:
+    """Go on with the decoder alone, on latents that stay as they are, with a little noise as a denoiser leaves it."""
+    torch.manual_seed(3)
+    (model, _), start = load_autoencoder(folder), time.time()
+    drawn = torch.from_numpy(videos(4000, 4)[0])
+    with torch.no_grad():
+        means = torch.cat([model.encoder(part)[:, :4] for part in drawn.split(50)])
+    decoder = model.decoder.train()
+    optimizer = torch.optim.AdamW(decoder.parameters(), 2e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
+    for step in range(steps):
+        chosen = torch.randint(len(drawn), (batch,))
+        with torch.autocast("cpu", torch.bfloat16):
+            decoded = decoder(means[chosen] + 0.05 * torch.randn(batch, *means.shape[1:]))
+        away = decoded.float() - drawn[chosen]
+        optimizer.zero_grad()
+        (away.abs().mean() + away.square().mean()).backward()
+        torch.nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 100 == 0:
+            print(f"step {step:5} error {away.square().mean().item():.4f} {time.time() - start:5.0f} s", flush=True)
+    with torch.no_grad():
+        fresh = torch.from_numpy(videos(100, 1)[0])
+        print(f"mean squared error of new videos {(model(fresh) - fresh).square().mean():.5f}")
+    store(model, folder / "vae", json.loads((folder / "vae" / "config.json").read_text()))
 
 
 def store(model: nn.Module, folder: Path, config: dict[str, object]) -> None:
@@ -263,12 +295,12 @@ def train_denoiser(folder: Path, steps: int, batch: int = 32) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("autoencoder", "denoiser"))
+    parser.add_argument("what", choices=("autoencoder", "denoiser", "decoder"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.what == "autoencoder":
-        train_autoencoder(options.folder, options.steps or 1500)
-    else:
-        train_denoiser(options.folder, options.steps or 8000)
+    train, usual = {
+        "autoencoder": (train_autoencoder, 1500), "denoiser": (train_denoiser, 8000), "decoder": (train_decoder, 4500),
+    }[options.what]  # fmt: skip
+    train(options.folder, options.steps or usual)
