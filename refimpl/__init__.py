@@ -1,4 +1,4 @@
-"""An executable specification of LLM inference: every operation in NumPy that a person can read.
+"""An executable specification of inference: every operation in NumPy that a person can read.
 
 ``CONTENTS`` is the table of contents, the reading order and the import law at once:
 a module imports only modules that stand above it. ``HOUR`` is the path for one hour: the mathematics of a language
