@@ -4,7 +4,10 @@ import numpy as np
 
 from refimpl.contract import Array, UsageError, host
 
-__all__ = ["alphas_bar", "betas", "check_counts", "cosine_betas", "shift_snr", "timesteps", "zero_terminal_snr"]
+__all__ = [
+    "alphas_bar", "betas", "check_counts", "cosine_betas", "previous_timesteps", "shift_snr", "timesteps",
+    "zero_terminal_snr",
+]
 
 
 @host
@@ -97,6 +100,19 @@ def timesteps(spacing: str, count: int, train: int, *, offset: int = 0, more: in
         case _:
             raise UsageError(f"timestep_spacing is leading, linspace or trailing, not {spacing!r}")
     return steps[::-1][:count].astype(np.float64)
+
+
+@host
+def previous_timesteps(stops: Array, train: int, *, by_subtraction: bool = False) -> Array:
+    """Return at which timestep each step ends: the next stop; after the last one -1, the picture.
+
+    ``by_subtraction``: floor(train / count) below where it begins, as DDIM's public codes find it. That is not the next
+    stop where spacing is linspace, nor where it is trailing and count does not divide train.
+
+    >>> previous_timesteps(np.array([999.0, 499.0]), 1000), previous_timesteps(np.array([999.0, 0.0]), 1000)
+    (array([499.,  -1.]), array([ 0., -1.]))
+    """
+    return stops - train // len(stops) if by_subtraction else np.append(stops[1:], -1.0)
 
 
 @host

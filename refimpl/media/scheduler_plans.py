@@ -71,7 +71,7 @@ def vp_plan(scheduler: Configuration, count: int) -> Plan:
     final = 1.0 if whole else bar[0]
     bars, ends = np.append(bar[stops.astype(int)], final), None
     if scheduler.like_diffusers and name in ("DDIMScheduler", "CogVideoXDDIMScheduler", "PNDMScheduler"):
-        before = stops.astype(int) - train // count
+        before = noise_schedule.previous_timesteps(stops, train, by_subtraction=True).astype(int)
         end = np.where(before >= 0, bar[before], final)
         ends = end**0.5, (1 - end) ** 0.5
     return Plan(stops, bars**0.5, (1 - bars) ** 0.5, config["prediction_type"], limit=_limit(config), ends=ends)
@@ -145,7 +145,7 @@ def dpm_plan(scheduler: Configuration, count: int) -> Plan:
     """Plan of the exponential integrators: VP, from the noise levels of k-diffusion; or a flow."""
     config, train = scheduler.config, scheduler.config["num_train_timesteps"]
     if config["use_flow_sigmas"]:
-        levels: Array = np.linspace(1, 1 / train, count + 1)  # UniPC begins where all is noise, but for lambda to be finite
+        levels: Array = np.linspace(1, 1 / train, count + 1)  # UniPC begins where all is noise, but lambda is finite
         levels = levels if scheduler.name.startswith("UniPC") else 1 - levels[::-1]
         levels = sigmas.shift(levels, config["flow_shift"])
         levels[0] = min(levels[0], 1 - 1e-6)
@@ -178,13 +178,13 @@ def flow_plan(scheduler: Configuration, count: int, mu: float | None, at: Array 
     factor, dynamic = config["shift"], config.get("use_dynamic_shifting", False)
     if dynamic != (mu is not None):
         raise UsageError("use_dynamic_shifting needs mu" if dynamic else "mu is for use_dynamic_shifting, which is off")
-    levels = sigmas.flow_sigmas(count, train) if at is None else check_levels(at, count)
     if mu is not None:
+        levels = sigmas.flow_sigmas(count, train) if at is None else check_levels(at, count)
         levels = sigmas.shift_dynamic(levels, mu, config["time_shift_type"])
-    elif at is None and scheduler.like_diffusers:  # shifted ends, equal steps between, and shifted again
-        levels = sigmas.shift(np.linspace(1, sigmas.shift(levels[-1:], factor)[0] if count > 1 else 1, count), factor)
+    elif at is None:
+        levels = sigmas.flow_sigmas(count, train, factor, double_shift=scheduler.like_diffusers)
     else:
-        levels = sigmas.shift(levels, factor)
+        levels = sigmas.shift(check_levels(at, count), factor)
     if config.get("shift_terminal"):
         levels = sigmas.stretch_to(levels, config["shift_terminal"])
     if (spaced := _spaced(config, count, levels[-1], levels[0])) is not None:

@@ -130,10 +130,13 @@ def stretch_to(sigma: Array, terminal: float) -> Array:
 
 
 @host
-def flow_sigmas(count: int, train: int) -> Array:
-    """Return equal steps of a straight flow, from 1 to the noise level of the first training step.
+def flow_sigmas(count: int, train: int, factor: float = 1.0, *, double_shift: bool = False) -> Array:
+    """Return equal steps of a straight flow, from 1 to the noise level of the first training step, shifted once.
 
-    >>> flow_sigmas(2, 10)
-    array([1. , 0.1])
+    ``double_shift``: as diffusers, which shifts the last level, takes equal steps down to that, and shifts them all.
+
+    >>> flow_sigmas(2, 10), flow_sigmas(2, 10, 3.0).round(6), flow_sigmas(2, 10, 3.0, double_shift=True).round(6)
+    (array([1. , 0.1]), array([1.  , 0.25]), array([1. , 0.5]))
     """
-    return np.linspace(1, 1 / train, count)
+    last = shift(np.array(1 / train), factor if double_shift else 1.0)
+    return shift(np.linspace(1, last, count), factor)
