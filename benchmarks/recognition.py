@@ -21,7 +21,8 @@ from refimpl.media.pipeline import denoise, latent_shape, noise_of, open_pipelin
 __all__ = ["LINES", "draw", "judge", "recognised"]
 
 JUDGE = Path(__file__).parents[1] / "tests" / "demo" / "judge.safetensors"
-LINES = (("glyphs", 30, 3.0), ("glyphs", 30, 1.0), ("glyphs-fast", 4, 1.0), ("glyphs-fast", 2, 1.0), ("glyphs-fast", 1, 1.0))
+_FAST = tuple(("glyphs-fast", steps, 1.0) for steps in (4, 2, 1))
+LINES = (("glyphs", 30, 3.0), ("glyphs", 30, 1.0), *_FAST)
 """Model, steps, guidance scale."""
 
 

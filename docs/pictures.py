@@ -1,6 +1,7 @@
 """Draw the pictures of docs/denoising.md: python -m docs.pictures."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +43,23 @@ def video_latents(digit: int, steps: int = 30, seed: int = 0, guidance_scale: fl
     spec = video_dit_spec(read_json(VIDEO / "transformer" / "config.json"))
     weights = dit_weights(read_safetensors(VIDEO / "transformer" / WEIGHTS), spec)
     x, levels = noise_of(seed, digit, 0, (4, spec.sample_frames, 8, 8)), np.linspace(1, 0, steps + 1)
-    for sigma, end in zip(levels[:-1], levels[1:], strict=True):
+    for sigma, end in pairwise(levels.tolist()):
         cond, uncond = (video_dit(x, 1000 * sigma, label, weights, spec, operations) for label in (digit, 10))
-        outputs, weight = (cond, uncond, guidance_scale), float(end - sigma)
+        outputs, weight = (cond, uncond, guidance_scale), end - sigma
         x = operations.guided_combination(x[None], np.ones(1), *outputs, weight)
         yield x
 
 
 def drift(video: np.ndarray, times: int) -> list[float]:
-    """Return how far a video [1 frames Y X] is from itself after 1, 2 .. times of encoding and decoding: mean squares.
+    """Return how far a video [1 frames Y X] is from itself after 1, 2 .. times of coding and decoding: mean squares.
 
     So much does a frame carry that was built on a decoded and encoded frame, which was built on another ...
     """
     spec, weights = autoencoder()
     errors, again = [], video
     for _ in range(times):
-        again = decode_video(encode_video(again.clip(-1, 1), weights, spec, operations)[0], weights, spec, operations)
+        latent, _ = encode_video(again.clip(-1, 1), weights, spec, operations)
+        again = decode_video(latent, weights, spec, operations)
         errors.append(float(np.square(again - video).mean()))
     return errors
 

@@ -63,7 +63,9 @@ class DiT:
 class Autoencoder:
     """AutoencoderKL: pictures to moments, latents to pictures."""
 
-    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: np.dtype[Any], ops: Any) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: np.dtype[Any], ops: Any
+    ) -> None:
         self.spec, self.dtype, self.ops = autoencoder_spec(config), dtype, ops
         self.weights = autoencoder_weights(tensors, self.spec, dtype)
 

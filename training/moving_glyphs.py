@@ -246,7 +246,7 @@ def new_video_denoiser() -> DiTTransformer2DModel:
 def video_velocity(
     model: DiTTransformer2DModel, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor
 ) -> torch.Tensor:
-    """Return what the model says of videos [B, 4, frames 8, 8] as tall pictures; diffusers' own forward wants squares."""
+    """Return what the model says of videos as tall pictures [B, 4, frames 8, 8]; diffusers' forward wants squares."""
     told = {"timestep": 1000 * sigma, "class_labels": label}
     h = model.pos_embed(x)
     for block in model.transformer_blocks:

@@ -35,8 +35,8 @@ def resnet_block(
 ) -> Float[Array, "O Y X"]:
     """Add to a picture what two convolutions make of it.
 
-    Math: h = conv1(silu(norm1(x)));  y = shortcut(x) + conv2(silu(norm2(h))), the shortcut a 1 x 1 convolution where the
-        channels change.
+    Math: h = conv1(silu(norm1(x)));  y = shortcut(x) + conv2(silu(norm2(h))), the shortcut a 1 x 1 convolution where
+        the channels change.
     Cost: 18 Y X (C O + O^2) flop: bound by arithmetic.
     Source: He et al., Identity mappings in deep residual networks, 2016; Ho et al., 2020.
     """
