@@ -166,6 +166,20 @@ ROWS = (
         ("e_c + w (e_c - e_u)", "Ho, Salimans, 2022: w = s - 1, off is w = 0", "guidance_scale=w + 1"),
     ),
     _row(
+        23, "At which timesteps does a solver stop, and where does a step end?",
+        ("leading", "DDPM, DDIM, Stable Diffusion: 10 of 1000 begin at 900 (+ offset)", 'timesteps("leading", ...)'),
+        ("linspace", "k-diffusion, DPM-Solver: both ends, 999 and 0", 'timesteps("linspace", ...)'),
+        ("trailing", "Lin et al., 2023: 10 of 1000 begin at 999 and end at 99", 'timesteps("trailing", ...)'),
+        ("at the next stop", "what a schedule says", "default"),
+        ("floor(T / n) below", "DDIM, PNDM in diffusers: wrong for linspace; for trailing, if n does not divide T",
+         "by_subtraction=True, like_diffusers=True"),
+    ),
+    _row(
+        24, "How often is a flow shifted?",
+        ("once", "Stable Diffusion 3's paper, Flux: shift 3, n = 28 ends at 0.00299", "default"),
+        ("twice", "FlowMatchEulerDiscreteScheduler without sigmas: 0.00893", "double_shift=True, like_diffusers=True"),
+    ),
+    _row(
         25, "What does a denoiser say?",
         ("epsilon: the noise", "DDPM, Stable Diffusion: x0 = (x - sigma e) / alpha, where alpha > 0", "default"),
         ("v: alpha noise - sigma x0", "Salimans, Ho, 2022; Stable Diffusion 2: over the root of alpha^2 + sigma^2",
