@@ -56,7 +56,11 @@ def trajectories(
 
 
 def distil(
-    teacher: DiTTransformer2DModel, points: torch.Tensor, ends: torch.Tensor, labels: torch.Tensor, steps: int,
+    teacher: DiTTransformer2DModel,
+    points: torch.Tensor,
+    ends: torch.Tensor,
+    labels: torch.Tensor,
+    steps: int,
     batch: int = 128,
 ) -> DiTTransformer2DModel:
     """Train a student that begins as its teacher; return the running mean of its weights."""
