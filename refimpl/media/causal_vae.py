@@ -169,6 +169,6 @@ def decode_video(
     x = ops.upsample_nearest(x.reshape(c * frames, *x.shape[2:]), (2, 2)).reshape(c, frames, *sides)
     x = _block(_conv(x, weights, "decoder.up2", cache, ops), weights, "decoder.block3", cache, ops)
     x = _conv(_normed(x, weights, "decoder.norm_out", ops), weights, "decoder.conv_out", cache, ops)
-    C, frames, half_y, half_x = len(x) // 4, *x.shape[1:]
+    C, (frames, half_y, half_x) = len(x) // 4, x.shape[1:]
     pixels = x.reshape(C, 2, 2, frames, half_y, half_x).transpose(0, 3, 4, 1, 5, 2)
     return pixels.reshape(C, frames, 2 * half_y, 2 * half_x)
