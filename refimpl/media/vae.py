@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from refimpl.contract import Array, CheckpointError, Float, UsageError, composed, host, require
+from refimpl.contract import Array, CheckpointError, Float, UsageError, composed, host, require, whole
 from refimpl.media.unet import attention_block, convolve, downsample, resnet_block, upsample
-from refimpl.models.config import check_keys, flag, integer, number
+from refimpl.models.config import check_keys, flag, integer, number, word
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import take_tensors
 
 __all__ = [
-    "AutoencoderSpec", "autoencoder_shapes", "autoencoder_spec", "autoencoder_weights", "decode", "decode_tiled", "encode",
+    "AutoencoderSpec", "autoencoder_shapes", "autoencoder_spec", "autoencoder_weights", "decode", "decode_tiled",
+    "encode",
 ]  # fmt: skip
 
 Weights = Mapping[str, Array]
@@ -62,12 +63,12 @@ def autoencoder_spec(config: Mapping[str, Any]) -> AutoencoderSpec:
         "up_block_types", "use_post_quant_conv", "use_quant_conv",
     )  # fmt: skip
     check_keys(config, known)
+    word(config, "_class_name", ["AutoencoderKL"], "AutoencoderKL")
     channels = config.get("block_out_channels", [64])
-    if not (isinstance(channels, list) and channels and all(isinstance(c, int) and c > 0 for c in channels)):
+    if not (isinstance(channels, list) and channels and all(type(c) is int and c > 0 for c in channels)):
         raise CheckpointError(f"config.json: block_out_channels are positive integers, not {channels!r}")
-    wanted = {"down_block_types": "DownEncoderBlock2D", "up_block_types": "UpDecoderBlock2D"}
-    for key, kind in wanted.items():
-        if list(config.get(key, [kind] * len(channels))) != [kind] * len(channels):
+    for key, kind in (("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")):
+        if config.get(key, [kind] * len(channels)) != [kind] * len(channels):
             raise CheckpointError(f"config.json: {key} are {len(channels)} times {kind}, not {config[key]}")
     if config.get("act_fn", "silu") != "silu" or config.get("latents_mean") or config.get("latents_std"):
         raise CheckpointError("config.json: act_fn other than silu, latents_mean and latents_std are not supported")
@@ -77,8 +78,8 @@ def autoencoder_spec(config: Mapping[str, Any]) -> AutoencoderSpec:
         layers_per_block=integer(config, "layers_per_block", 1), groups=integer(config, "norm_num_groups", 32),
         mid_attention=flag(config, "mid_block_add_attention", True), quant_conv=flag(config, "use_quant_conv", True),
         post_quant_conv=flag(config, "use_post_quant_conv", True),
-        scaling_factor=float(number(config, "scaling_factor", 0.18215, least=0, most=1e6)),
-        shift_factor=float(config.get("shift_factor") or 0.0),
+        scaling_factor=float(number(config, "scaling_factor", 0.18215, least=1e-6, most=1e6)),
+        shift_factor=float(number(config, "shift_factor", 0.0, least=-1e6, most=1e6)),
     )  # fmt: skip
     if any(c % spec.groups for c in channels):
         raise CheckpointError(f"config.json: {spec.groups} groups do not divide the channels {channels}")
@@ -138,11 +139,12 @@ def autoencoder_shapes(spec: AutoencoderSpec) -> dict[str, tuple[int, ...]]:
 
 
 @host
-def autoencoder_weights(tensors: Mapping[str, Tensor], spec: AutoencoderSpec, dtype: Any = np.float32) -> dict[str, Array]:
+def autoencoder_weights(
+    tensors: Mapping[str, Tensor], spec: AutoencoderSpec, dtype: Any = np.float32
+) -> dict[str, Array]:
     """Take the weights of a diffusers file as arrays of a dtype, each checked against its shape."""
     shapes = {name: (name, shape) for name, shape in autoencoder_shapes(spec).items()}
-    taken = take_tensors(tensors, shapes, "AutoencoderKL")
-    return {name: tensor.read(dtype) for name, tensor in taken.items()}
+    return {name: tensor.read(dtype) for name, tensor in take_tensors(tensors, shapes, "AutoencoderKL").items()}
 
 
 def _of(weights: Weights, prefix: str) -> Weights:
@@ -173,8 +175,8 @@ def encode(
     Source: Rombach et al., Latent diffusion, 2022; Kingma, Welling, Auto-encoding variational Bayes, 2013.
     """
     fits = image.ndim == 3 and len(image) == spec.in_channels and all(n % spec.factor == 0 < n for n in image.shape[1:])
-    wanted = f"[{spec.in_channels} Y X], multiples of {spec.factor}"
-    require(fits, "C1", f"a picture is {wanted}, not {tuple(image.shape)}")
+    says = f"a picture is [{spec.in_channels} Y X], multiples of {spec.factor}, not {tuple(image.shape)}"
+    require(fits, "C1", says)
     w = _of(weights, "encoder.")
     x = convolve(image, w, "conv_in", ops)
     for i in range(len(spec.channels)):
@@ -185,8 +187,7 @@ def encode(
     moments = _out(_middle(x, w, spec, ops), w, spec, ops)
     if spec.quant_conv:
         moments = convolve(moments, weights, "quant_conv", ops)
-    mean, logvar = moments[: spec.latent_channels], moments[spec.latent_channels :]
-    return mean, logvar.clip(-30, 20)
+    return moments[: spec.latent_channels], moments[spec.latent_channels :].clip(-30, 20).astype(moments.dtype)
 
 
 @composed
@@ -217,33 +218,33 @@ def decode_tiled(
 ) -> Float[Array, "C Y X"]:
     """Decode in tiles that overlap, and fade each into the next: a large picture in the memory of a small one.
 
-    What reaches over the whole picture (the norms' statistics, the attention in the middle) is each tile's own, so tiles
-    differ a little from the whole; local layers give the same away from seams.
+    Away from what tiles share, local layers give what ``decode`` gives, once the overlap is as wide as one pixel sees
+    to a side. Statistics of norms and the attention in the middle are each tile's own, so it differs a little.
 
     Source: Hugging Face's diffusers, ``enable_vae_tiling``.
     """
+    tile, overlap = whole("tile", tile), whole("overlap", overlap)
     if not 0 <= overlap < tile:
         raise UsageError(f"tiles of {tile} overlap by 0 to {tile - 1}, not by {overlap}")
-    rows = [
-        [decode(latent[:, y : y + tile, x : x + tile], weights, spec, ops) for x in _starts(latent.shape[2], tile, overlap)]
-        for y in _starts(latent.shape[1], tile, overlap)
-    ]
-    places_x = [x * spec.factor for x in _starts(latent.shape[2], tile, overlap)]
-    places_y = [y * spec.factor for y in _starts(latent.shape[1], tile, overlap)]
+    require(latent.ndim == 3, "C1", f"a latent is [{spec.latent_channels} y x], not {tuple(latent.shape)}")
+    starts_y, starts_x = (_starts(size, tile, overlap) for size in latent.shape[1:])
+    rows = [[decode(latent[:, y:, x:][:, :tile, :tile], weights, spec, ops) for x in starts_x] for y in starts_y]
+    places_y, places_x = ([start * spec.factor for start in starts] for starts in (starts_y, starts_x))
     return _joined([_joined(row, places_x, 2) for row in rows], places_y, 1)
 
 
 def _starts(size: int, tile: int, overlap: int) -> list[int]:
-    return [0, *(min(at, size - tile) for at in range(tile - overlap, size - overlap, tile - overlap))] if size > tile else [0]
+    later = range(tile - overlap, size - overlap, tile - overlap)
+    return [0, *(min(at, size - tile) for at in later)] if size > tile else [0]
 
 
 def _joined(tiles: list[Array], places: list[int], axis: int) -> Array:
     """Put tiles side by side; where two lie over each other, the weight passes from one to the other."""
-    whole = tiles[0]
+    joined = tiles[0]
     for tile, place in zip(tiles[1:], places[1:], strict=True):
-        whole, tile = np.moveaxis(whole, axis, 0), np.moveaxis(tile, axis, 0)
-        shared = len(whole) - place
-        ramp = ((np.arange(shared) + 1) / (shared + 1)).astype(whole.dtype).reshape(-1, 1, 1)
-        blended = whole[place:] * (1 - ramp) + tile[:shared] * ramp
-        whole = np.moveaxis(np.concatenate([whole[:place], blended, tile[shared:]]), 0, axis)
-    return whole
+        joined, tile = np.moveaxis(joined, axis, 0), np.moveaxis(tile, axis, 0)
+        shared = len(joined) - place
+        ramp = (np.arange(1, shared + 1, like=joined) / (shared + 1)).astype(joined.dtype).reshape(-1, 1, 1)
+        blended = joined[place:] + (tile[:shared] - joined[place:]) * ramp
+        joined = np.moveaxis(np.concatenate([joined[:place], blended, tile[shared:]]), 0, axis)
+    return joined
