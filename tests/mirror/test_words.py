@@ -19,7 +19,8 @@ def tracked_text() -> dict[str, str]:
     """Return the text of every file that is or would be in the repository."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
-    paths = [ROOT / name for name in done.stdout.splitlines() if not name.endswith((".npz", ".gguf", ".safetensors"))]
+    binary = (".npz", ".gguf", ".png", ".safetensors")
+    paths = [ROOT / name for name in done.stdout.splitlines() if not name.endswith(binary)]
     return {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in paths if p.is_file()}
 
 
