@@ -1,4 +1,4 @@
-"""python -m gpu.run [PROMPT ...] [-m MODEL]: run a language model from the command line; gpu.run image: draw.
+"""python -m gpu.run [PROMPT ...] [-m MODEL]: run a language model; python -m gpu.run image or video WORD: draw.
 
 Exit codes: 0, done; 1, --verify found an id or a layer that differs; 2, it cannot be done as asked; 130, Ctrl-C.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 from gpu.cli.arguments import parse_arguments
 from gpu.cli.output import Answer, Output, open_output, spare
+from gpu.cli.picture_arguments import KINDS, parse_picture_arguments
 from gpu.cli.prompts import read_prompts
 from refimpl.command import guard, run_program
 from refimpl.contract import UsageError, host
@@ -119,10 +120,11 @@ def _answer(options: argparse.Namespace, output: Output, hand: Brake) -> int:
 
 
 def _run(argv: Sequence[str], hand: Brake) -> int:
-    if argv[:1] in (["image"], ("image",)):
+    if argv and argv[0] in KINDS:
+        asked = parse_picture_arguments(argv[0], argv[1:])
         with hand.held():
-            from gpu.cli.pictures import run_image
-        return run_image(argv[1:], hand)
+            from gpu.cli.pictures import run_picture
+        return run_picture(asked, hand)
     options = parse_arguments(argv)
     if options.stats is None:
         options.stats = sys.stderr is not None and sys.stderr.isatty()

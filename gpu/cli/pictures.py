@@ -1,23 +1,24 @@
-"""python -m gpu.run image: noise to picture, step by step."""
+"""python -m gpu.run image and video: from noise to pixels, step by step."""
 
 import argparse
 import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from itertools import count
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from gpu import device
-from gpu.cli.output import check_writable, spare
-from gpu.cli.picture_arguments import parse_picture_arguments
+from gpu.cli.answering import say
+from gpu.cli.output import open_output, spare
+from gpu.cli.picture_files import check_target, names_of, write_picture, write_video
 from gpu.media.namespace import namespace, placed
-from refimpl.command import check_unicode
 from refimpl.contract import UsageError, host
 from refimpl.interrupt import Brake
 from refimpl.media.pipeline import (
@@ -28,13 +29,14 @@ from refimpl.media.pipeline import (
     noise_of,
     open_pipeline,
     picture_of,
+    plan_of,
     with_scheduler,
 )
+from refimpl.media.plan import Plan
 
-__all__ = ["run_image"]
+__all__ = ["Drawing", "Job", "draw", "prepare", "run_picture"]
 
-PREVIEWS = 10
-"""Pictures of a strip at most."""
+_PREVIEWS = 10  # pictures of a strip at most
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Drawing:
 
     pictures: list[np.ndarray] = field(default_factory=list)
     way: list[np.ndarray] = field(default_factory=list)  # latents of the first picture
-    seconds: list[float] = field(default_factory=list)  # of each pass or pair of passes
+    seconds: list[float] = field(default_factory=list)  # of each time that the denoiser was asked
     passes: int = 0
 
 
@@ -52,29 +54,36 @@ class Job:
     """A drawing that can begin: all that was asked has been checked."""
 
     pipeline: Pipeline
-    plan: Any
+    plan: Plan
     labels: tuple[int, int]
     scale: float
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     seed: int
     device: str
 
     def steps(self, number: int, pipeline: Pipeline, ops: Any, dtype: Any = np.float32) -> Iterator[Any]:
         """Yield the latents of one picture on the way, and last the finished one."""
-        noise = noise_of(self.seed, number, 0, self.shape, dtype)
-        draws = (noise_of(self.seed, number, 1 + i, self.shape, dtype) for i in range(1 << 30))
-        return denoise(pipeline, self.plan, self.labels, self.scale, noise, draws, ops)
+
+        def drawn(draw: int) -> Any:
+            noise = noise_of(self.seed, number, draw, self.shape, dtype)
+            return noise if ops is namespace("cpu") else device.array(noise)
+
+        return denoise(pipeline, self.plan, self.labels, self.scale, drawn(0), map(drawn, count(1)), ops)
 
 
 @host
 def prepare(options: argparse.Namespace) -> Job:
     """Open the model and check what was asked, before any work."""
-    for name in filter(None, (options.out, options.preview)):
-        check_writable(name)
-        spare(name, {"the model": options.model, "the scheduler": options.scheduler})
-    check_unicode(options.prompt, "the prompt")
     where = device.pick(options.device)
+    if options.explain and where != "cpu":
+        raise UsageError(f"--explain speaks of the CPU, not of {options.device}")
+    files = [] if options.explain else [*names_of(options.out, options.num_images), *filter(None, [options.preview])]
+    for name in files:
+        check_target(name)
+        spare(name, {"the model": options.model, "the scheduler": options.scheduler})
     pipeline = open_pipeline(options.model)
+    if pipeline.kind != options.kind:
+        raise UsageError(f"{options.model} makes a {pipeline.kind}: python -m gpu.run {pipeline.kind}")
     if options.scheduler:
         pipeline = with_scheduler(pipeline, options.scheduler)
     away = pipeline.denoiser.num_classes
@@ -82,139 +91,122 @@ def prepare(options: argparse.Namespace) -> Job:
         away = label_of(pipeline, options.negative_prompt)
     labels = label_of(pipeline, options.prompt), away
     scale = pipeline.guidance_scale if options.guidance_scale is None else options.guidance_scale
-    steps = options.steps or pipeline.num_steps
-    shape = latent_shape(pipeline, options.height, options.width)
-    return Job(pipeline, pipeline.scheduler.plan(steps), labels, scale, shape, options.seed, where)
+    shape = latent_shape(pipeline, options.height, options.width, getattr(options, "num_frames", None))
+    plan = plan_of(pipeline, options.steps or pipeline.num_steps)
+    return Job(pipeline, plan, labels, scale, shape, options.seed, where)
 
 
 @host
-def draw(job: Job, count: int, hand: Brake, drawing: Drawing, show: bool) -> None:
-    """Draw pictures one after the other; Ctrl-C ends after the step in hand, with those that are finished."""
-    from tqdm import tqdm
-
-    ops, weights = namespace(job.device), job.pipeline
-    weights = replace(
-        weights, denoiser_weights=placed(dict(weights.denoiser_weights), job.device),
-        autoencoder_weights=placed(dict(weights.autoencoder_weights), job.device),
+def draw(job: Job, wanted: int, hand: Brake, drawing: Drawing, show: bool) -> None:
+    """Draw pictures one after the other; Ctrl-C ends after the pass in hand, with those that are finished."""
+    ops, pipeline, each = namespace(job.device), job.pipeline, 1 if job.scale == 1 else 2
+    pipeline = replace(
+        pipeline, denoiser_weights=placed(dict(pipeline.denoiser_weights), job.device),
+        autoencoder_weights=placed(dict(pipeline.autoencoder_weights), job.device),
     )  # fmt: skip
-    total, hand.armed = len(job.plan.timesteps), True
-    for number in range(count):
-        with tqdm(total=total, desc=f"picture {number + 1} of {count}", leave=False, disable=not show) as bar:
-            last, before = None, time.perf_counter()
-            for i, latent in enumerate(job.steps(number, weights, ops)):
-                now = time.perf_counter()
+    hand.armed = True
+    for number in range(wanted):
+        name = pipeline.kind if wanted == 1 else f"{pipeline.kind} {number + 1} of {wanted}"
+        with tqdm(desc=name, unit="step", total=len(job.plan.timesteps), leave=False, disable=not show) as bar:
+            latent, before = None, time.perf_counter()
+            for i, latent in enumerate(job.steps(number, pipeline, ops)):
                 if i:
-                    drawing.seconds.append(now - before)
-                    drawing.passes += 1 if job.scale == 1 else 2
-                    bar.update(min(1, total - bar.n))
-                before, last = now, latent
-                _check_finite(device.to_host(latent), i)
+                    drawing.seconds.append(time.perf_counter() - before)
+                    drawing.passes += each
+                    bar.update(min(1, bar.total - bar.n))
+                held = _finite(latent, f"the denoiser gave NaN or infinity in step {i} of {name}")
                 if number == 0:
-                    drawing.way.append(device.to_host(latent))
+                    drawing.way.append(held)
                 hand.check()
-        drawing.pictures.append(device.to_host(picture_of(weights, last, ops)))
+                before = time.perf_counter()
+        picture = picture_of(pipeline, latent, ops)
+        drawing.pictures.append(_finite(picture, f"the decoder gave NaN or infinity for {name}"))
+        hand.check()
+    hand.armed = False
 
 
-def _check_finite(latent: np.ndarray, step: int) -> None:
-    if not np.isfinite(latent).all():
-        raise UsageError(f"the latent is not finite after step {step}: the model or its weights gave NaN or infinity")
-
-
-def _pixels(picture: np.ndarray) -> np.ndarray:
-    """Return [Y X] or [Y X 3] bytes of a picture of values in -1..1."""
-    values = np.round((np.clip(picture, -1, 1).astype(np.float64) + 1) * 127.5).astype(np.uint8)
-    return values[0] if len(values) == 1 else np.moveaxis(values[:3], 0, -1)
-
-
-@host
-def write_picture(path: str, pictures: Sequence[np.ndarray], columns: int | None = None) -> None:
-    """Write pictures into one file, side by side: to a file beside it first, so that nothing is ever half written."""
-    from PIL import Image
-
-    columns = columns or int(np.ceil(np.sqrt(len(pictures))))
-    shown = [_pixels(picture) for picture in pictures]
-    shown += [np.zeros_like(shown[0])] * (-len(shown) % columns)
-    rows = [np.concatenate(shown[i : i + columns], 1) for i in range(0, len(shown), columns)]
-    target = Path(path).resolve()
-    beside = target.with_name(f".{target.name}.part{target.suffix}")
-    try:
-        Image.fromarray(np.concatenate(rows)).save(beside)
-        beside.replace(target)
-    finally:
-        with suppress(OSError):
-            beside.unlink()
+def _finite(x: Any, otherwise: str) -> np.ndarray:
+    values = device.to_host(x)
+    if not np.isfinite(values).all():
+        raise UsageError(f"{otherwise}: the weights are damaged, or the guidance scale is too large")
+    return values
 
 
 def _strip(job: Job, drawing: Drawing) -> list[np.ndarray]:
-    """Return up to PREVIEWS pictures of the way, evenly chosen, decoded; the first is noise and the last is finished."""
-    chosen = np.unique(np.linspace(0, len(drawing.way) - 1, min(PREVIEWS, len(drawing.way))).round().astype(int))
-    plain = namespace("cpu")
-    return [picture_of(job.pipeline, drawing.way[i], plain) for i in chosen]
+    """Return up to _PREVIEWS pictures of the way, evenly chosen, decoded: from noise to what is finished."""
+    chosen = np.unique(np.linspace(0, len(drawing.way) - 1, min(_PREVIEWS, len(drawing.way))).round().astype(int))
+    decoded = [picture_of(job.pipeline, drawing.way[i], namespace("cpu")) for i in chosen]
+    return [np.nan_to_num(x if x.ndim == 3 else x[:, x.shape[1] // 2]) for x in decoded]
 
 
-def _lines(job: Job, drawing: Drawing, wall: float) -> list[str]:
-    steps = len(job.plan.timesteps)
-    median = 1e3 * statistics.median(drawing.seconds) if drawing.seconds else 0.0
-    way = "one pass a step" if job.scale == 1 else f"two passes a step, guidance scale {job.scale:g}"
+def _write(job: Job, drawing: Drawing, options: argparse.Namespace) -> list[str]:
+    """Write what is finished; return the names of the files."""
+    names = names_of(options.out, options.num_images)
+    if options.kind == "video":
+        for name, video in zip(names, drawing.pictures, strict=False):
+            write_video(name, video, options.fps)
+    elif len(names) == options.num_images:
+        for name, picture in zip(names, drawing.pictures, strict=False):
+            write_picture(name, [picture])
+    elif drawing.pictures:
+        write_picture(names[0], drawing.pictures)
+    written = names[: len(drawing.pictures)]
+    if options.preview and drawing.way:
+        strip = _strip(job, drawing)
+        write_picture(options.preview, strip, len(strip))
+        written.append(options.preview)
+    return written
+
+
+def _statistics(job: Job, drawing: Drawing, wall: float) -> list[str]:
+    steps, asked = len(job.plan.timesteps), len(drawing.seconds)
+    ms = 1e3 * statistics.median(drawing.seconds or [0.0])
+    guided = "no guidance" if job.scale == 1 else f"guidance scale {job.scale:g}, so two passes each"
+    each = asked / max(len(drawing.pictures), 1)
     return [
-        f"solver   {job.pipeline.scheduler.name}, {steps} steps, {way}",
-        f"passes   {drawing.passes} of the denoiser for {len(drawing.pictures)} pictures",
-        f"step     {median:.2f} ms (median)",
+        f"solver   {job.pipeline.scheduler.name}, {steps} steps; {guided}",
+        f"step     {ms * max(each / steps, 1):.2f} ms; the denoiser was asked {asked} times at {ms:.2f} ms (median)",
+        f"passes   {drawing.passes} of the denoiser, {len(drawing.pictures)} of the decoder",
         f"wall     {wall:.2f} s on {job.device}",
     ]
 
 
-def _verify(job: Job, drawing: Drawing) -> tuple[bool, list[str]]:
-    """Go the way of the first picture again with the specification in float64."""
-    from refimpl.media import operations
-
-    wide = open_pipeline(job.pipeline.path, np.float64)
-    wide = replace(wide, scheduler=job.pipeline.scheduler)
-    far = 0.0
-    for ours, truth in zip(drawing.way, job.steps(0, wide, operations, np.float64), strict=True):
-        far = max(far, float(np.linalg.norm(ours - truth) / np.linalg.norm(truth)))
-    picture = picture_of(wide, truth, operations)
-    off = float(np.abs(drawing.pictures[0] - picture).max())
-    same = far < 1e-3 and off < 0.05
-    said = f"latents off by {far:.1e} at most, values of the picture by {off:.1e}"
-    return same, [f"verify   {len(drawing.way)} latents against the reference in float64: {said}: {'the same' if same else 'DIFFERENT'}"]
+def _record(job: Job, drawing: Drawing, files: list[str], code: int, wall: float) -> str:
+    pixels = drawing.pictures[0].shape[1:] if drawing.pictures else ()
+    return json.dumps({
+        "files": files, "pictures": len(drawing.pictures), "shape": pixels, "stop": "interrupt" if code else "done",
+        "label": job.labels[0], "seed": job.seed, "scheduler": job.pipeline.scheduler.name,
+        "steps": len(job.plan.timesteps), "guidance_scale": job.scale, "passes": drawing.passes, "device": job.device,
+        "timings": {"steps_s": [round(each, 6) for each in drawing.seconds], "wall_s": round(wall, 6)},
+    })  # fmt: skip
 
 
 @host
-def run_image(argv: Sequence[str], hand: Brake) -> int:
+def run_picture(options: argparse.Namespace, hand: Brake) -> int:
     """Draw what the flags ask for; return the exit code."""
-    options = parse_picture_arguments(argv)
-    job, drawing, start, code = prepare(options), Drawing(), time.perf_counter(), 0
-    if options.explain:
-        from gpu.cli.picture_explanation import explain_picture
+    with open_output(None) as stream, np.errstate(all="ignore"):  # NaN has a sentence of its own
+        job, drawing, code = prepare(options), Drawing(), 0
+        if options.explain:
+            from gpu.cli.picture_explanation import explain_picture
 
-        sys.stdout.write("\n".join(explain_picture(job)) + "\n")
-        return 0
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    try:
-        with nullcontext() if job.device == "cpu" else device.use(job.device):
-            draw(job, options.num_images, hand, drawing, is_terminal)
-    except KeyboardInterrupt:
-        code = 130
-    hand.armed = False
-    if drawing.pictures:
-        write_picture(options.out, drawing.pictures)
-    if options.preview and drawing.way:
-        strip = _strip(job, drawing)
-        write_picture(options.preview, strip, len(strip))
-    wall, lines = time.perf_counter() - start, [] if code else [f"{options.out}"]
-    if options.json:
-        record = {
-            "out": options.out, "images": len(drawing.pictures), "steps": len(job.plan.timesteps), "seed": job.seed,
-            "passes": drawing.passes, "guidance_scale": job.scale, "scheduler": job.pipeline.scheduler.name,
-            "device": job.device, "step_s": drawing.seconds, "wall_s": round(wall, 6),
-        }  # fmt: skip
-        lines = [json.dumps(record)]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    said = _lines(job, drawing, wall) if options.stats or (options.stats is None and is_terminal) else []
-    if options.verify and code == 0:
-        same, verdict = _verify(job, drawing)
-        code, said = 0 if same else 1, said + verdict
-    if sys.stderr is not None:
-        sys.stderr.write("".join(f"{line}\n" for line in said))
+            stream.write("\n".join(explain_picture(job)) + "\n")
+            return 0
+        start, is_terminal = time.perf_counter(), sys.stderr is not None and sys.stderr.isatty()
+        try:
+            with nullcontext() if job.device == "cpu" else device.use(job.device):
+                draw(job, options.num_images, hand, drawing, is_terminal)
+        except KeyboardInterrupt:
+            code = 130
+        hand.armed = False
+        files, wall = _write(job, drawing, options), time.perf_counter() - start
+        lines = [_record(job, drawing, files, code, wall)] if options.json else files
+        stream.write("".join(f"{line}\n" for line in lines))
+        if options.stats or (options.stats is None and is_terminal):
+            say(*_statistics(job, drawing, wall))
+        if options.verify and code == 0:
+            from gpu.verify_picture import verify_picture
+
+            same, lines = verify_picture(job, drawing.way, drawing.pictures[0])
+            say(*lines)
+            code = 0 if same else 1
     return code
