@@ -83,7 +83,7 @@ def prepare(options: argparse.Namespace) -> Job:
         spare(name, {"the model": options.model, "the scheduler": options.scheduler})
     pipeline = open_pipeline(options.model)
     if pipeline.kind != options.kind:
-        raise UsageError(f"{options.model} makes a {pipeline.kind}: python -m gpu.run {pipeline.kind}")
+        raise UsageError(f"{options.model} is a model of {pipeline.kind}s: python -m gpu.run {pipeline.kind}")
     if options.scheduler:
         pipeline = with_scheduler(pipeline, options.scheduler)
     away = pipeline.denoiser.num_classes
