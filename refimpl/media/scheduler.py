@@ -16,6 +16,7 @@ from refimpl.media.heun import flow_heun, heun, kdpm2, kdpm2_ancestral
 from refimpl.media.lms import lms
 from refimpl.media.plan import Noise, Plan, Solver
 from refimpl.media.pndm import pndm
+from refimpl.media.prediction import PREDICTIONS
 from refimpl.media.scheduler_plans import (
     Config,
     Configuration,
@@ -80,6 +81,12 @@ _DPM = _NOISE | _THRESHOLDS | _SPREADS | {
     "flow_shift": 1.0, "final_sigmas_type": "zero", "use_dynamic_shifting": False, "time_shift_type": "exponential",
 }  # fmt: skip
 _FLOW = {"num_train_timesteps": 1000, "shift": 1.0}
+_LENGTHS = ("sigma_min", "sigma_max", "shift_terminal")
+_WORDS = {
+    "prediction_type": PREDICTIONS, "timestep_spacing": ("leading", "linspace", "trailing"),
+    "final_sigmas_type": ("zero", "sigma_min"), "time_shift_type": ("exponential", "linear"),
+    "beta_schedule": ("linear", "scaled_linear", "squaredcos_cap_v2"), "sigma_schedule": ("karras", "exponential"),
+}  # fmt: skip
 
 
 def _multistep(config: Config) -> dict[str, Any]:
@@ -145,6 +152,7 @@ SCHEDULERS: Mapping[str, Kind] = {
 }  # fmt: skip
 """By diffusers' class: its plan, its solver, and its keys with their defaults."""
 
+
 @host
 def read_scheduler(config: Config, *, like_diffusers: bool = False) -> Scheduler:
     """Read a scheduler_config.json: what is missing has diffusers' default, what is not understood is refused.
@@ -166,6 +174,7 @@ def read_scheduler(config: Config, *, like_diffusers: bool = False) -> Scheduler
 
 def _check(name: str, config: Config) -> None:
     """Refuse values that cannot be, and switches that are not understood."""
+    _check_kinds(name, config, SCHEDULERS[name].keys)
     switches = {
         "interpolation_type": "linear", "timestep_type": "discrete", "solver_p": None, "skip_prk_steps": True,
     }  # fmt: skip
@@ -176,14 +185,49 @@ def _check(name: str, config: Config) -> None:
     for key, value in switches.items():
         if key in config and config[key] != value:
             raise UsageError(f"{name} is read with {key} {value!r} alone, not {config[key]!r}")
-    numbers = {key: value for key, value in config.items() if isinstance(value, int | float) and key[:3] != "lam"}
-    if wrong := [key for key, value in numbers.items() if not 0 <= value < math.inf]:
-        raise UsageError(f"{name}: {wrong[0]} is a number from 0, not {config[wrong[0]]}")
     if config.get("rescale_betas_zero_snr") and config["prediction_type"] == "epsilon":
         raise UsageError(f"{name}: a model that predicts epsilon says nothing where all is noise (zero terminal SNR)")
     low, high = config.get("sigma_min"), config.get("sigma_max")
     if low is not None and high is not None and not low < high:
         raise UsageError(f"{name}: sigma_min {low} is not below sigma_max {high}")
+    betas = config.get("trained_betas")
+    if betas is None:
+        betas = [config[key] for key in ("beta_start", "beta_end") if key in config]
+    elif not isinstance(betas, list) or len(betas) != config["num_train_timesteps"]:
+        raise UsageError(f"{name}: trained_betas are a list of num_train_timesteps {config['num_train_timesteps']}")
+    if not all(_is_number(beta) and 0 < beta < 1 for beta in betas):
+        raise UsageError(f"{name}: betas lie between 0 and 1, these do not: {str(betas)[:60]}")
+    if not 0 <= (config.get("shift_terminal") or 0) < 1:
+        raise UsageError(f"{name}: shift_terminal lies between 0 and 1, {config['shift_terminal']} does not")
+    known, train = config.get("original_inference_steps", 1), config["num_train_timesteps"]
+    if known > train:
+        raise UsageError(f"{name}: original_inference_steps {known} are more than num_train_timesteps {train}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_kinds(name: str, config: Config, defaults: Config) -> None:
+    """Refuse a value of another kind than its key's default: a switch, a word, a whole number, a number above 0."""
+    for key, value in config.items():
+        default, said = defaults[key], f"{name}: {key} is"
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                raise UsageError(f"{said} true or false, not {value!r}")
+        elif key in _WORDS and value not in _WORDS[key]:
+            raise UsageError(f"{said} {' or '.join(_WORDS[key])}, not {value!r}")
+        elif key == "disable_corrector":
+            if not isinstance(value, list | tuple) or not all(isinstance(step, int) for step in value):
+                raise UsageError(f"{said} a list of steps, not {value!r}")
+        elif key == "lambda_min_clipped":
+            if not _is_number(value) or not value < math.inf:
+                raise UsageError(f"{said} a number or -inf, not {value!r}")
+        elif _is_number(default) or (key in _LENGTHS and value is not None):
+            whole, least = isinstance(default, int), 0 if key == "steps_offset" or default is None else 1e-300
+            if not _is_number(value) or not least <= value < math.inf or (whole and value != int(value)):
+                bound = "from 0" if least == 0 else "above 0"
+                raise UsageError(f"{said} a {'whole ' * whole}number {bound}, not {value!r}")
 
 
 @composed

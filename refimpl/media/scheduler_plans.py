@@ -89,7 +89,9 @@ def _spaced(config: Config, count: int, low: float, high: float, rho: float = 7.
 def _table(config: Config) -> Array:
     """Return sigma / alpha of each training step; without any signal that of alpha_bar = 2^-24, as in diffusers."""
     bar = bar_of(config)
-    bar[-1] = max(bar[-1], 2.0**-24)
+    bar[-1] = bar[-1] or 2.0**-24
+    if not (np.diff(bar) < 0).all():
+        raise UsageError("the betas leave no signal long before the last training step: noise levels do not grow there")
     return ((1 - bar) / bar) ** 0.5
 
 

@@ -121,12 +121,12 @@ def shift_dynamic(sigma: Array, mu: float, kind: str = "exponential") -> Array:
 
 @host
 def stretch_to(sigma: Array, terminal: float) -> Array:
-    """Stretch 1 - sigma so that the last noise level before 0 is ``terminal``.
+    """Stretch 1 - sigma so that the last noise level before 0 is ``terminal``; one step, from 1, stays as it is.
 
     >>> stretch_to(np.array([1.0, 0.5]), 0.2)
     array([1. , 0.2])
     """
-    return 1 - (1 - sigma) * (1 - terminal) / (1 - sigma[-1])
+    return sigma if sigma[-1] == 1 else 1 - (1 - sigma) * (1 - terminal) / (1 - sigma[-1])
 
 
 @host
