@@ -14,8 +14,9 @@ __all__ = ["linear_trajectory"]
 
 @host
 def linear_trajectory(
-    scheduler_config: str, num_steps: int, noise: Float[Array, "*image"], direction: Float[Array, "*image"], a: float = 0.1,
-    draws: Float[Array, "draws *image"] | None = None, eta: float | None = None, like_diffusers: bool = True,
+    scheduler_config: str, num_steps: int, noise: Float[Array, "*image"], direction: Float[Array, "*image"],
+    a: float = 0.1, draws: Float[Array, "draws *image"] | None = None, eta: float | None = None,
+    like_diffusers: bool = True,
 ) -> Float[Array, "evaluations *image"]:
     """Return x before every evaluation of the model, and last the picture, one after the other.
 
