@@ -78,7 +78,8 @@ def write(name: str, rows: list[list[np.ndarray]]) -> None:
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     thirty = way("glyphs", 7, 30)
-    strips = [[thirty[i] for i in (0, 4, 8, 12, 16, 20, 24, 28, 30)], way("glyphs-fast", 7, 4), way("glyphs-fast", 7, 1)]
+    chosen = [thirty[i] for i in (0, 4, 8, 12, 16, 20, 24, 28, 30)]
+    strips = [chosen, way("glyphs-fast", 7, 4), way("glyphs-fast", 7, 1)]
     write("steps.png", strips)
     models = (("glyphs", 30), ("glyphs-fast", 4), ("glyphs-fast", 1))
     write("digits.png", [[way(model, digit, steps, seed=3)[-1] for digit in range(10)] for model, steps in models])

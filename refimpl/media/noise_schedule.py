@@ -118,7 +118,7 @@ def previous_timesteps(stops: Array, train: int, *, by_subtraction: bool = False
 @host
 def check_counts(steps: int, train: int) -> None:
     """Refuse a number of steps that the training steps cannot give."""
-    if not 1 <= steps <= train:
-        raise UsageError(f"a picture takes 1 to {train} steps (the model was trained on so many), not {steps}")
+    if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or not 1 <= steps <= train:
+        raise UsageError(f"a picture takes 1 to {train} steps (the model was trained on so many), not {steps!r}")
 
 

@@ -81,6 +81,7 @@ _DPM = _NOISE | _THRESHOLDS | _SPREADS | {
     "flow_shift": 1.0, "final_sigmas_type": "zero", "use_dynamic_shifting": False, "time_shift_type": "exponential",
 }  # fmt: skip
 _FLOW = {"num_train_timesteps": 1000, "shift": 1.0}
+_MOST = 1e6  # training steps that memory holds; far above any noise level
 _LENGTHS = ("sigma_min", "sigma_max", "shift_terminal")
 _WORDS = {
     "prediction_type": PREDICTIONS, "timestep_spacing": ("leading", "linspace", "trailing"),
@@ -160,6 +161,8 @@ def read_scheduler(config: Config, *, like_diffusers: bool = False) -> Scheduler
     >>> read_scheduler({"_class_name": "DDIMScheduler"}).plan(2).timesteps
     array([500.,   0.])
     """
+    if not isinstance(config, Mapping):
+        raise UsageError(f"a scheduler is read from keys and values, not from {type(config).__name__}")
     name = str(config.get("_class_name"))
     if name not in SCHEDULERS:
         raise UsageError(f"there is no scheduler {name!r}; those read here are {', '.join(SCHEDULERS)}")
@@ -221,13 +224,13 @@ def _check_kinds(name: str, config: Config, defaults: Config) -> None:
             if not isinstance(value, list | tuple) or not all(isinstance(step, int) for step in value):
                 raise UsageError(f"{said} a list of steps, not {value!r}")
         elif key == "lambda_min_clipped":
-            if not _is_number(value) or not value < math.inf:
+            if not _is_number(value) or not value <= _MOST:
                 raise UsageError(f"{said} a number or -inf, not {value!r}")
         elif _is_number(default) or (key in _LENGTHS and value is not None):
             whole, least = isinstance(default, int), 0 if key == "steps_offset" or default is None else 1e-300
-            if not _is_number(value) or not least <= value < math.inf or (whole and value != int(value)):
+            if not _is_number(value) or not least <= value <= _MOST or (whole and not isinstance(value, int)):
                 bound = "from 0" if least == 0 else "above 0"
-                raise UsageError(f"{said} a {'whole ' * whole}number {bound}, not {value!r}")
+                raise UsageError(f"{said} a {'whole ' * whole}number {bound}, not {value!r}; at most {_MOST:.0e}")
 
 
 @composed

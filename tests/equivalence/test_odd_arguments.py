@@ -15,7 +15,8 @@ from refimpl.contract import ContractError, UsageError
 from tests.equivalence.strategies import reference
 
 TAKES_MORE = {  # NumPy moves what kernels cannot hold
-    "copy_blocks", "embedding", "paged_append", "patchify", "ring_append", "ring_read", "unpatchify", "upsample_nearest",
+    "copy_blocks", "embedding", "paged_append", "patchify", "ring_append", "ring_read", "unpatchify",
+    "upsample_nearest",
 }  # fmt: skip
 ROOMS = ("basics", "efficient", "llm")
 
