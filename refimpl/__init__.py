@@ -104,6 +104,7 @@ CONTENTS = (
     ("files.chat", "chat templates, in a sandbox"),
     ("files.hub", "where a model is found: folder, file, hub, the default model"),
     ("media.operations", "the operations that solvers and denoisers are composed of, in one namespace"),
+    ("media.trajectory", "a whole way with a model that needs no weights: what a scheduler is judged by"),
     ("media.pipeline", "from a word to a picture: a folder opened, noise, steps, pixels"),
     ("operations", "the operations that a decoder is composed of, in one namespace"),
     ("sizes", "the sizes of a call, by the letters of its signature"),
