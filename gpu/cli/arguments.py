@@ -89,7 +89,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = Parser(
         prog="python -m gpu.run", usage="python -m gpu.run [PROMPT ...] [-m MODEL] [flags]", allow_abbrev=False,
-        description="Run a language model: text to standard output as it is made, all else to standard error.",
+        description="Run a language model: text to standard output as it is made, all else to standard error. "
+        "python -m gpu.run image and python -m gpu.run video draw: each has a --help of its own.",
     )
     for add in (_add_prompt, _add_sampling, _add_machine, _add_output):
         add(parser)

@@ -11,7 +11,7 @@ from refimpl.media.euler import ask
 from refimpl.media.plan import Noise, Plan, end_of
 from refimpl.media.step import combine, estimate_noise, estimate_x0, output_of
 
-__all__ = ["consistency_weights", "distillation_timesteps", "lcm", "tcd"]
+__all__ = ["consistency_weights", "distillation_target", "distillation_timesteps", "lcm", "tcd"]
 
 
 @host
@@ -35,6 +35,28 @@ def distillation_timesteps(count: int, train: int, taught: int) -> Array:
     """
     known = (np.arange(1, taught + 1) * (train // taught) - 1)[::-1]
     return known[np.floor(np.linspace(0, taught, count, endpoint=False)).astype(int)].astype(np.float64)
+
+
+@composed
+def distillation_target(
+    x: Array, teacher: Any, student: Any, plan: Plan, i: int, ops: Any, *, timestep_scaling: float = 10.0
+) -> Array:
+    """Return what a student must say of x at step i: what it says itself one step of the teacher nearer to the picture.
+
+    Teacher and student are models as solvers ask them; the student here is the running mean of the one that learns. At
+    the last step the target is where the teacher ends: f without noise is x itself.
+
+    Math: x' = alpha' x0 + sigma' noise_hat of the teacher (DDIM's step);  c_skip x' + c_out x0' of the student at x'.
+    Source: Song et al., Consistency models, 2023, equation 7; Luo et al., LCM, 2023, algorithm 1.
+    """
+    output, (alpha, sigma) = output_of(ask(x, teacher, plan, i, ops), ops), end_of(plan, i)
+    x0, seen = estimate_x0(x, output, plan, i, ops), estimate_noise(x, output, plan, i, ops)
+    nearer = combine(((alpha, x0), (sigma, seen)), ops)
+    if i == len(plan.timesteps) - 1:
+        return nearer
+    skip, out = consistency_weights(timestep_scaling * float(plan.timesteps[i + 1]))
+    x0 = estimate_x0(nearer, ask(nearer, student, plan, i + 1, ops), plan, i + 1, ops)
+    return combine(((skip, nearer), (out, x0)), ops)
 
 
 @composed

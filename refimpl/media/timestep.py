@@ -1,10 +1,12 @@
 """Noise levels as a network reads them: sines and cosines of the timestep."""
 
+from typing import Any
+
 import numpy as np
 
-from refimpl.contract import Array, Float, host, op, require, whole, widen
+from refimpl.contract import Array, Float, composed, host, op, require, whole, widen
 
-__all__ = ["timestep_embedding", "timestep_frequencies"]
+__all__ = ["guidance_embedding", "timestep_embedding", "timestep_frequencies"]
 
 
 @host
@@ -54,3 +56,20 @@ def timestep_embedding(
         pair = (np.cos(angles), np.sin(angles)) if flip_sin_to_cos else (np.sin(angles), np.cos(angles))
     rest = np.zeros((len(timesteps), dim % 2))
     return np.concatenate([*pair, rest], axis=1).astype(timesteps.dtype)
+
+
+@composed
+def guidance_embedding(guidance_scale: float, dim: int, ops: Any) -> Float[Array, " dim"]:
+    """Say a guidance scale to a student that has guidance in it: as a timestep of 1000 (s - 1), sines first.
+
+    Such a model is asked once a step. LCM's scale s is that of Imagen, and w = s - 1 is what it was taught by.
+
+    Source: Meng et al., On distillation of guided diffusion models, 2022; Luo et al., LCM, 2023, section 4.2.
+
+    >>> from refimpl.media import operations
+    >>> guidance_embedding(1.0, 4, operations)
+    array([0., 0., 1., 1.])
+    """
+    told = np.array([1000.0 * (guidance_scale - 1.0)])
+    embedded: Array = ops.timestep_embedding(told, dim, downscale_freq_shift=1.0)
+    return embedded[0]

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from refimpl.contract import ContractError, UsageError
 from refimpl.media import operations
-from refimpl.media.few_step import consistency_weights
+from refimpl.media.few_step import consistency_weights, distillation_target
 from refimpl.media.guidance import guide, is_guided, rescale_guidance
 from refimpl.media.prediction import PREDICTIONS, clip_x0, noise_weights, threshold_x0, x0_weights
+from refimpl.media.scheduler import read_scheduler
 from refimpl.media.step import Guided, combine, guided_combination, linear_combination, scale_by_exp
 from tests.laws.strategies import seeds
 
@@ -96,6 +97,24 @@ def test_consistency_weights_keep_the_picture_at_the_end_and_the_spread_on_the_w
     skip, out = consistency_weights(t, sigma_data)
     assert consistency_weights(0.0, sigma_data) == (1, 0)
     np.testing.assert_allclose(skip + out**2, 1, atol=1e-12)
+
+
+@given(seeds, st.integers(0, 3))
+def test_a_student_that_is_right_everywhere_is_its_own_target(seed, i):
+    """Of one picture the flow is known: whoever says its noise everywhere says the same picture along the whole way."""
+    plan = read_scheduler({"_class_name": "DDIMScheduler", "clip_sample": False}).plan(4)
+    picture, noise = pictures(seed, 2, (3, 4))
+    levels = dict(zip(plan.timesteps.tolist(), zip(plan.alphas, plan.sigmas, strict=True), strict=False))
+
+    def right(x, timestep):
+        alpha, sigma = levels[timestep]
+        return (x - alpha * picture) / sigma
+
+    x = plan.alphas[i] * picture + plan.sigmas[i] * noise
+    found = distillation_target(x, right, right, plan, i, operations)
+    alpha, sigma = plan.alphas[i + 1], plan.sigmas[i + 1]
+    skip, out = consistency_weights(10.0 * plan.timesteps[i + 1]) if i < 3 else (0.0, 1.0)
+    np.testing.assert_allclose(found, skip * (alpha * picture + sigma * noise) + out * picture, atol=1e-9)
 
 
 A, B = np.zeros((2, 3)), np.zeros((3, 2))
