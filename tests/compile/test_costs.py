@@ -34,7 +34,8 @@ MORE: dict[str, dict[str, float]] = {
     },
     "rows are copied to their experts and back, and tiles read weights again": {"moe": 4.2, "grouped_moe": 4.2},
     "a thread makes one output, and reads all that goes into it": {
-        "linear_backward": 18.0, "conv1d": 9.4, "conv2d": 52.0, "conv_transpose2d": 46.0,
+        "linear_backward": 18.0, "conv1d": 9.4, "conv2d": 52.0, "conv3d": 158.0,
+        "conv_transpose2d": 46.0,
     },
     "neighbours in a row come from one element": {"upsample_nearest": 1.2},
     "a patch is no row: its sectors are shared with the next one's": {"patchify": 1.51, "unpatchify": 4.6},

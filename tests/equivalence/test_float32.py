@@ -45,5 +45,5 @@ def test_few_say_why():
         "temperature", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "top_p",
         "suppress_tokens", "force_tokens", "no_repeat_ngram", "bad_words", "sequence_bias", "exponential_decay",
         "typical", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "top_h", "draw_race", "exponential",
-        "accepted_length",
+        "accepted_length", "timestep_embedding",
     }  # fmt: skip
