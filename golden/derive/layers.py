@@ -49,9 +49,9 @@ def mlp(
 
 def gated_mlp(
     x: Array, w_gate: Array, w_up: Array, w_down: Array, b_gate: Array | None = None, b_up: Array | None = None,
-    b_down: Array | None = None, *, activation: str = "silu",
+    b_down: Array | None = None, *, activation: str = "silu", limit: float = 7.0,
 ) -> Array:  # fmt: skip
     gate, up = linear(x, w_gate, b_gate), linear(x, w_up, b_up)
     clamped = activation == "swiglu_clamped"
-    hidden = gates.swiglu_clamped(gate, up) if clamped else getattr(act, activation)(gate) * up
+    hidden = gates.swiglu_clamped(gate, up, limit=limit) if clamped else getattr(act, activation)(gate) * up
     return linear(hidden, w_down, b_down)

@@ -28,26 +28,27 @@ def indexed_linear(x: Array, w: Array, ids: Array, b: Array | None = None) -> Ar
     return np.array(rows).reshape(*ids.shape, w.shape[1])
 
 
-def _expert(x: Array, w: tuple[Array, ...], b: tuple[Array | None, ...], name: str) -> Array:
+def _expert(x: Array, w: tuple[Array, ...], b: tuple[Array | None, ...], name: str, limit: float = 7.0) -> Array:
     """Return one token's feed-forward network."""
     if name != "swiglu_clamped":
         return gated_mlp(x[None], *w, *b, activation=name)[0]
     gate, up = linear(x[None], w[0], b[0]), linear(x[None], w[1], b[1])
-    return linear(gated.swiglu_clamped(gate, up), w[2], b[2])[0]
+    return linear(gated.swiglu_clamped(gate, up, limit=limit), w[2], b[2])[0]
 
 
 def moe(
     x: Array, ids: Array, weights: Array, w_gate: Array, w_up: Array, w_down: Array, b_gate: Array | None = None,
-    b_up: Array | None = None, b_down: Array | None = None, *, activation: str = "silu", weight_inputs: bool = False,
+    b_up: Array | None = None, b_down: Array | None = None, *, activation: str = "silu", limit: float = 7.0,
+    weight_inputs: bool = False,
 ) -> Array:  # fmt: skip
     y = np.zeros(x.shape)
     for t, a in np.ndindex(*ids.shape):
         e, weight = int(ids[t, a]), float(weights[t, a])
         w, b = (w_gate[e], w_up[e], w_down[e]), tuple(None if s is None else s[e] for s in (b_gate, b_up, b_down))
         if weight_inputs:
-            y[t] += _expert(weight * x[t], w, b, activation)
+            y[t] += _expert(weight * x[t], w, b, activation, limit)
         else:
-            y[t] += weight * _expert(x[t], w, b, activation)
+            y[t] += weight * _expert(x[t], w, b, activation, limit)
     return y
 
 

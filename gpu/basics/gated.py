@@ -63,10 +63,13 @@ def swiglu_clamped_into(
 
 
 @kernel
-def gated_into(out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."], activation: str) -> None:
+def gated_into(
+    out: Float[Array, "..."], gate: Float[Array, "..."], up: Float[Array, "..."], activation: str, *,
+    limit: float = 7.0,
+) -> None:
     """Write activation(gate) up, or their ``swiglu_clamped``, into ``out``, which may be ``gate`` or ``up``."""
     if activation == "swiglu_clamped":
-        swiglu_clamped_into(out, gate, up)
+        swiglu_clamped_into(out, gate, up, limit=limit)
     else:
         launch_flat(_gated(activation, named(gate), named(up)), out, gate, up)
 

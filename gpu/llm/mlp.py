@@ -51,15 +51,16 @@ def mlp_into(
 def gated_mlp(
     x: Float[Array, "T D"], w_gate: Float[Array, "F D"], w_up: Float[Array, "F D"], w_down: Float[Array, "D F"],
     b_gate: Float[Array, " F"] | None = None, b_up: Float[Array, " F"] | None = None,
-    b_down: Float[Array, " D"] | None = None, *, activation: str = "silu",
+    b_down: Float[Array, " D"] | None = None, *, activation: str = "silu", limit: float = 7.0,
 ) -> Float[Array, "T D"]:
     """Four launches: two linear maps, the gate in place, a linear map."""
     require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
+    require(limit > 0, "C3", f"limit is {limit}, not positive")
     _check(activation, "swiglu_clamped")
     gate, up = device.empty((2, rows(x), rows(w_up)), np.float32)
     y = device.empty((rows(x), rows(w_down)), x.dtype)
     weights = map(_there, (w_gate, w_up, w_down, b_gate, b_up, b_down))
-    gated_mlp_into(y, gate, up, _there(x), *weights, activation=activation)
+    gated_mlp_into(y, gate, up, _there(x), *weights, activation=activation, limit=limit)
     return y
 
 
@@ -68,12 +69,13 @@ def gated_mlp_into(
     y: Float[Array, "T D"], gate: Float[Array, "T F"], up: Float[Array, "T F"], x: Float[Array, "T D"],
     w_gate: Float[Array, "F D"], w_up: Float[Array, "F D"], w_down: Float[Array, "D F"],
     b_gate: Float[Array, " F"] | None = None, b_up: Float[Array, " F"] | None = None,
-    b_down: Float[Array, " D"] | None = None, *, activation: str = "silu", residual: Float[Array, "T D"] | None = None,
+    b_down: Float[Array, " D"] | None = None, *, activation: str = "silu", limit: float = 7.0,
+    residual: Float[Array, "T D"] | None = None,
 ) -> None:
     """Write the gated feed-forward network of ``x``, plus residual, into ``y``, by way of ``gate`` and ``up``."""
     linear_into(gate, x, w_gate, b_gate)
     linear_into(up, x, w_up, b_up)
-    gated_into(gate, gate, up, activation)
+    gated_into(gate, gate, up, activation, limit=limit)
     linear_into(y, gate, w_down, b_down, residual)
 
 

@@ -31,21 +31,22 @@ def moe(
     x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"], w_gate: Float[Array, "E F D"],
     w_up: Float[Array, "E F D"], w_down: Float[Array, "E D F"], b_gate: Float[Array, "E F"] | None = None,
     b_up: Float[Array, "E F"] | None = None, b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu",
-    weight_inputs: bool = False,
+    limit: float = 7.0, weight_inputs: bool = False,
 ) -> Float[Array, "T D"]:
     """Indexed up to 8 tokens, else grouped: no expert reads a token that did not choose it."""
     stacks = (w_gate, w_up, w_down, b_gate, b_up, b_down)
-    return _mixture(moe_into, x, ids, weights, *stacks, activation=activation, weight_inputs=weight_inputs)
+    settings = {"activation": activation, "limit": limit, "weight_inputs": weight_inputs}
+    return _mixture(moe_into, x, ids, weights, *stacks, **settings)
 
 
 @kernel
 def moe_into(
     y: Float[Array, "T D"], x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"],
-    *stacks: Float[Array, "..."] | None, activation: str = "silu", weight_inputs: bool = False,
+    *stacks: Float[Array, "..."] | None, activation: str = "silu", limit: float = 7.0, weight_inputs: bool = False,
 ) -> None:
     """Write the mixture of ``x`` into ``y``, by the kernels that suit its number of tokens."""
     into = indexed_moe_into if len(x) <= _FEW else grouped_moe_into
-    into(y, x, ids, weights, *stacks, activation=activation, weight_inputs=weight_inputs)
+    into(y, x, ids, weights, *stacks, activation=activation, limit=limit, weight_inputs=weight_inputs)
 
 
 @op
@@ -53,11 +54,12 @@ def grouped_moe(
     x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"], w_gate: Float[Array, "E F D"],
     w_up: Float[Array, "E F D"], w_down: Float[Array, "E D F"], b_gate: Float[Array, "E F"] | None = None,
     b_up: Float[Array, "E F"] | None = None, b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu",
-    weight_inputs: bool = False,
+    limit: float = 7.0, weight_inputs: bool = False,
 ) -> Float[Array, "T D"]:
     """Nine launches: the sort (3), rows to their experts, two grouped maps, the gate, the third map, the sum."""
     stacks = (w_gate, w_up, w_down, b_gate, b_up, b_down)
-    return _mixture(grouped_moe_into, x, ids, weights, *stacks, activation=activation, weight_inputs=weight_inputs)
+    settings = {"activation": activation, "limit": limit, "weight_inputs": weight_inputs}
+    return _mixture(grouped_moe_into, x, ids, weights, *stacks, **settings)
 
 
 @kernel
@@ -65,7 +67,8 @@ def grouped_moe_into(
     y: Float[Array, "T D"], x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"],
     w_gate: Float[Array, "E F D"], w_up: Float[Array, "E F D"], w_down: Float[Array, "E D F"],
     b_gate: Float[Array, "E F"] | None = None, b_up: Float[Array, "E F"] | None = None,
-    b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu", weight_inputs: bool = False,
+    b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu", limit: float = 7.0,
+    weight_inputs: bool = False,
 ) -> None:
     """Write the mixture of ``x`` into ``y``; the ids are int32 and within the stacks. Buffers are made here."""
     if x.size == 0:
@@ -77,7 +80,7 @@ def grouped_moe_into(
     gate, up = device.empty((2, ids.size, w_gate.shape[1]), np.float32)
     grouped_linear_into(gate, rows, w_gate, offsets, b_gate)
     grouped_linear_into(up, rows, w_up, offsets, b_up)
-    gated_into(gate, gate, up, activation)
+    gated_into(gate, gate, up, activation, limit=limit)
     down = device.empty((ids.size, y.shape[1]), np.float32)
     grouped_linear_into(down, gate, w_down, offsets, b_down)
     _mix(y, down, weights, weight_inputs, places)
@@ -88,11 +91,12 @@ def indexed_moe(
     x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"], w_gate: Float[Array, "E F D"],
     w_up: Float[Array, "E F D"], w_down: Float[Array, "E D F"], b_gate: Float[Array, "E F"] | None = None,
     b_up: Float[Array, "E F"] | None = None, b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu",
-    weight_inputs: bool = False,
+    limit: float = 7.0, weight_inputs: bool = False,
 ) -> Float[Array, "T D"]:
     """Five launches: two indexed maps, the gate, the third map, the sum; one more where the inputs are weighed."""
     stacks = (w_gate, w_up, w_down, b_gate, b_up, b_down)
-    return _mixture(indexed_moe_into, x, ids, weights, *stacks, activation=activation, weight_inputs=weight_inputs)
+    settings = {"activation": activation, "limit": limit, "weight_inputs": weight_inputs}
+    return _mixture(indexed_moe_into, x, ids, weights, *stacks, **settings)
 
 
 @kernel
@@ -100,7 +104,8 @@ def indexed_moe_into(
     y: Float[Array, "T D"], x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"],
     w_gate: Float[Array, "E F D"], w_up: Float[Array, "E F D"], w_down: Float[Array, "E D F"],
     b_gate: Float[Array, "E F"] | None = None, b_up: Float[Array, "E F"] | None = None,
-    b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu", weight_inputs: bool = False,
+    b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu", limit: float = 7.0,
+    weight_inputs: bool = False,
 ) -> None:
     """Write the mixture of ``x`` into ``y``; the ids are int32 and within the stacks. Buffers are made here."""
     if x.size == 0:
@@ -110,7 +115,7 @@ def indexed_moe_into(
     gate, up = device.empty((2, ids.size, w_gate.shape[1]), np.float32)
     indexed_linear_into(gate, rows, w_gate, chosen, b_gate)
     indexed_linear_into(up, rows, w_up, chosen, b_up)
-    gated_into(gate, gate, up, activation)
+    gated_into(gate, gate, up, activation, limit=limit)
     down = device.empty((ids.size, y.shape[1]), np.float32)
     indexed_linear_into(down, gate, w_down, each, b_down)
     _mix(y, down, weights, weight_inputs)
@@ -165,6 +170,7 @@ def _mixture(
     _check_experts(x, settings["activation"], 3, *stacks)
     fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(stacks[0]))
     require(fits, "C3", f"{len(x)} tokens have ids in 0..{len(stacks[0]) - 1}, weights: {ids.shape}, {weights.shape}")
+    require(settings["limit"] > 0, "C4", f"limit is {settings['limit']}, not positive")
     y = device.empty(x.shape, x.dtype)
     there = (None if stack is None else device.array(stack) for stack in stacks)
     into(y, device.array(x), device.array(ids, np.int32), device.array(weights), *there, **settings)

@@ -13,7 +13,7 @@ __all__ = ["gated_mlp", "mlp"]
 _ACTIVATIONS: MappingProxyType[str, Callable[[Array], Array]] = MappingProxyType(
     {"gelu_erf": gelu_erf, "gelu_quick": gelu_quick, "gelu_tanh": gelu_tanh, "relu": relu, "silu": silu}
 )
-_GATED: MappingProxyType[str, Callable[[Array, Array], Array]] = MappingProxyType(
+_GATED: MappingProxyType[str, Callable[..., Array]] = MappingProxyType(
     {"gelu_tanh": geglu, "silu": swiglu, "swiglu_clamped": swiglu_clamped}
 )
 
@@ -44,17 +44,19 @@ def mlp(
 def gated_mlp(
     x: Float[Array, "T D"], w_gate: Float[Array, "F D"], w_up: Float[Array, "F D"], w_down: Float[Array, "D F"],
     b_gate: Float[Array, " F"] | None = None, b_up: Float[Array, " F"] | None = None,
-    b_down: Float[Array, " D"] | None = None, *, activation: str = "silu",
+    b_down: Float[Array, " D"] | None = None, *, activation: str = "silu", limit: float = 7.0,
 ) -> Float[Array, "T D"]:
     """Map each token to a wider layer twice, let one result gate the other, and map it back (Llama, Qwen, gpt-oss).
 
     Math: y = (act(x w_gate^T + b_gate) (x w_up^T + b_up)) w_down^T + b_down; the middle is
-        swiglu for silu, geglu for gelu_tanh, and swiglu_clamped, which adds 1 to the second factor, for its own name.
+        swiglu for silu, geglu for gelu_tanh, and swiglu_clamped, which adds 1 to the second factor, for its own name;
+        it alone reads ``limit``.
     Cost: 6 T D F flop over 3 D F weights: bound by their bytes in decode, by arithmetic in prefill.
     Numerics: float32 or wider from end to end, one cast.
     Constraints:
         (C1) the activation is gelu_erf, gelu_quick, gelu_tanh, relu, silu or swiglu_clamped.
         (C2) w_gate and w_up have one shape.
+        (C3) limit is positive.
     Source: Shazeer, GLU variants improve transformer, 2020.
 
     >>> import numpy as np
@@ -62,9 +64,10 @@ def gated_mlp(
     array([[3., 0.]])
     """
     require(w_gate.shape == w_up.shape, "C2", f"w_gate has shape {w_gate.shape}, w_up {w_up.shape}")
-    wide = widen(x)
+    require(limit > 0, "C3", f"limit is {limit}, not positive")
+    wide, bound = widen(x), {"limit": limit} if activation == "swiglu_clamped" else {}
     gate, up = linear(wide, w_gate, b_gate), linear(wide, w_up, b_up)
-    hidden = _GATED[activation](gate, up) if activation in _GATED else _named(activation, *_GATED)(gate) * up
+    hidden = _GATED[activation](gate, up, **bound) if activation in _GATED else _named(activation, *_GATED)(gate) * up
     return linear(hidden, w_down, b_down).astype(x.dtype, copy=False)
 
 

@@ -25,7 +25,7 @@ def moe(
     x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"], w_gate: Float[Array, "E F D"],
     w_up: Float[Array, "E F D"], w_down: Float[Array, "E D F"], b_gate: Float[Array, "E F"] | None = None,
     b_up: Float[Array, "E F"] | None = None, b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu",
-    weight_inputs: bool = False,
+    limit: float = 7.0, weight_inputs: bool = False,
 ) -> Float[Array, "T D"]:
     """Mix the experts of each token: every expert reads every token, and the chosen are picked and weighed.
 
@@ -38,6 +38,7 @@ def moe(
         (C1) the activation is gelu_tanh, silu or swiglu_clamped.
         (C2) x, the matrices and the biases have the shapes that the signature states.
         (C3) ids and weights have one shape, a row for each token, and the ids are integers in 0..E-1.
+        (C4) limit, which swiglu_clamped alone reads, is positive.
     Source: Shazeer et al., Outrageously large neural networks, 2017, equation 1.
 
     >>> x, w = np.array([[1.0, 2.0]]), np.stack([np.eye(2), 2 * np.eye(2)])
@@ -45,9 +46,9 @@ def moe(
     array([[ True,  True]])
     """
     stacks = (w_gate, w_up, w_down, b_gate, b_up, b_down)
-    rows = _rows(x, ids, weights, activation, weight_inputs, *stacks)
+    rows = _rows(x, ids, weights, activation, limit, weight_inputs, *stacks)
     experts = ([None if stack is None else stack[e] for stack in stacks] for e in range(len(w_gate)))
-    every = np.array([gated_mlp(rows, *expert, activation=activation) for expert in experts])
+    every = np.array([gated_mlp(rows, *expert, activation=activation, limit=limit) for expert in experts])
     return _mixed(every[ids.reshape(-1), np.arange(len(rows))], weights, weight_inputs, x)
 
 
@@ -56,7 +57,7 @@ def grouped_moe(
     x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"], w_gate: Float[Array, "E F D"],
     w_up: Float[Array, "E F D"], w_down: Float[Array, "E D F"], b_gate: Float[Array, "E F"] | None = None,
     b_up: Float[Array, "E F"] | None = None, b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu",
-    weight_inputs: bool = False,
+    limit: float = 7.0, weight_inputs: bool = False,
 ) -> Float[Array, "T D"]:
     """Mix the experts of each token, sorted by expert: one matrix product an expert and a map (prefill).
 
@@ -68,6 +69,7 @@ def grouped_moe(
         (C1) the activation is gelu_tanh, silu or swiglu_clamped.
         (C2) x, the matrices and the biases have the shapes that the signature states.
         (C3) ids and weights have one shape, a row for each token, and the ids are integers in 0..E-1.
+        (C4) limit, which swiglu_clamped alone reads, is positive.
     Source: Gale et al., MegaBlocks, 2022.
 
     >>> w = np.stack([np.eye(2), 2 * np.eye(2)])
@@ -75,10 +77,10 @@ def grouped_moe(
     >>> bool(np.allclose(grouped_moe(*mixture), moe(*mixture)))
     True
     """
-    rows = _rows(x, ids, weights, activation, weight_inputs, w_gate, w_up, w_down, b_gate, b_up, b_down)
+    rows = _rows(x, ids, weights, activation, limit, weight_inputs, w_gate, w_up, w_down, b_gate, b_up, b_down)
     order, offsets = expert_permutation(ids, len(w_gate))
     gate, up = (grouped_linear(rows[order], w, offsets, b) for w, b in ((w_gate, b_gate), (w_up, b_up)))
-    down = grouped_linear(_GATED[activation](gate, up), w_down, offsets, b_down)
+    down = grouped_linear(_gated(activation, gate, up, limit), w_down, offsets, b_down)
     return _mixed(down[np.argsort(order)], weights, weight_inputs, x)
 
 
@@ -87,7 +89,7 @@ def indexed_moe(
     x: Float[Array, "T D"], ids: Int[Array, "T A"], weights: Float[Array, "T A"], w_gate: Float[Array, "E F D"],
     w_up: Float[Array, "E F D"], w_down: Float[Array, "E D F"], b_gate: Float[Array, "E F"] | None = None,
     b_up: Float[Array, "E F"] | None = None, b_down: Float[Array, "E D"] | None = None, *, activation: str = "silu",
-    weight_inputs: bool = False,
+    limit: float = 7.0, weight_inputs: bool = False,
 ) -> Float[Array, "T D"]:
     """Mix the experts of each token, each reading the matrices of its own (decode).
 
@@ -98,6 +100,7 @@ def indexed_moe(
         (C1) the activation is gelu_tanh, silu or swiglu_clamped.
         (C2) x, the matrices and the biases have the shapes that the signature states.
         (C3) ids and weights have one shape, a row for each token, and the ids are integers in 0..E-1.
+        (C4) limit, which swiglu_clamped alone reads, is positive.
     Source: the definition.
 
     >>> w = np.stack([np.eye(2), 2 * np.eye(2)])
@@ -105,10 +108,10 @@ def indexed_moe(
     >>> bool(np.allclose(indexed_moe(*mixture), moe(*mixture)))
     True
     """
-    rows = _rows(x, ids, weights, activation, weight_inputs, w_gate, w_up, w_down, b_gate, b_up, b_down)
+    rows = _rows(x, ids, weights, activation, limit, weight_inputs, w_gate, w_up, w_down, b_gate, b_up, b_down)
     each = ids.reshape(-1, 1)
     gate, up = (indexed_linear(rows, w, each, b)[:, 0] for w, b in ((w_gate, b_gate), (w_up, b_up)))
-    down = indexed_linear(_GATED[activation](gate, up), w_down, each, b_down)
+    down = indexed_linear(_gated(activation, gate, up, limit), w_down, each, b_down)
     return _mixed(down[:, 0], weights, weight_inputs, x)
 
 
@@ -149,11 +152,19 @@ def _check_experts(x: Array, activation: str, count: int, *stacks: Array) -> Non
     require(fits, "C2", f"x {x.shape} and weights or biases do not fit, got shapes {shapes}")
 
 
-def _rows(x: Array, ids: Array, weights: Array, activation: str, weighed: bool, *stacks: Array) -> Array:
+def _gated(activation: str, gate: Array, up: Array, limit: float) -> Array:
+    bound = {"limit": limit} if activation == "swiglu_clamped" else {}
+    return _GATED[activation](gate, up, **bound)
+
+
+def _rows(
+    x: Array, ids: Array, weights: Array, activation: str, limit: float, weighed: bool, *stacks: Array
+) -> Array:
     """Return what the expert of each choice reads."""
     _check_experts(x, activation, 3, *stacks)
     fits = ids.shape == weights.shape and ids.ndim == 2 and len(ids) == len(x) and within(ids, len(stacks[0]))
     require(fits, "C3", f"{len(x)} tokens have ids in 0..{len(stacks[0]) - 1}, weights: {ids.shape}, {weights.shape}")
+    require(limit > 0, "C4", f"limit is {limit}, not positive")
     rows = np.repeat(widen(x), ids.shape[1], axis=0)
     return rows * widen(weights).reshape(-1, 1) if weighed else rows
 

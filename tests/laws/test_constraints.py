@@ -167,6 +167,7 @@ BROKEN = [
     (cache_append, "C3", (KVCache(a(4, 2, 3), a(4, 2, 3), -1), a(1, 2, 3), a(1, 2, 3)), {}),
     (cache_append, "C3", (SimpleNamespace(k=a(4, 2, 3), v=a(2, 2, 3), length=2), a(1, 2, 3), a(1, 2, 3)), {}),
     *((gated_mlp, "C2", (a(1, 2), a(rows, 2), a(3, 2), a(2, 3)), {}) for rows in (1, 2, 4)),
+    *((gated_mlp, "C3", (a(1, 2), a(3, 2), a(3, 2), a(2, 3)), {"limit": bound}) for bound in (0.0, -7.0, np.nan)),
     (mlp, "C1", (a(1, 2), a(3, 2), a(2, 3)), {"activation": "gelu"}),
     (gated_mlp, "C1", (a(1, 2), a(3, 2), a(3, 2), a(2, 3)), {"activation": "swish"}),
 ]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refimpl.basics.gated import swiglu_clamped
 from refimpl.basics.linear import linear
 from refimpl.contract import ContractError
 from refimpl.efficient.expert_load import expert_load
@@ -17,6 +18,7 @@ from tests.laws.strategies import DTYPES, assert_near, normal, seeds
 MIXTURES = (moe, grouped_moe, indexed_moe)
 counts, sizes = st.integers(0, 5), st.integers(1, 5)
 activations = st.sampled_from(("gelu_tanh", "silu", "swiglu_clamped"))
+limits = st.sampled_from((0.5, 7.0))
 SCALE = 1e3  # above any number here: rounding is judged at the size of sums
 
 
@@ -60,12 +62,11 @@ def test_grouped_and_indexed_maps_are_the_maps_of_their_experts(seed, counts, D,
     assert_near(indexed_linear(x, w, owner[:, None], b if has_bias else None)[:, 0], truth, terms=D, scale=SCALE)
 
 
-@given(seeds, counts, sizes, sizes, sizes, sizes, activations, st.booleans(), st.booleans())
-def test_dense_grouped_and_indexed_agree(seed, T, E, A, D, F, activation, has_bias, weight_inputs):
+@given(seeds, counts, sizes, sizes, sizes, sizes, activations, limits, st.booleans(), st.booleans())
+def test_dense_grouped_and_indexed_agree(seed, T, E, A, D, F, activation, limit, has_bias, weight_inputs):
     arguments = (normal(seed, T, D), *routed(seed, T, E, A), *stacks(seed + 1, E, D, F, has_bias))
-    dense, grouped, indexed = (
-        mixture(*arguments, activation=activation, weight_inputs=weight_inputs) for mixture in MIXTURES
-    )
+    settings = {"activation": activation, "limit": limit, "weight_inputs": weight_inputs}
+    dense, grouped, indexed = (mixture(*arguments, **settings) for mixture in MIXTURES)
     assert_near(grouped, dense, terms=D * F * A, scale=SCALE)
     assert_near(indexed, dense, terms=D * F * A, scale=SCALE)
 
@@ -85,6 +86,17 @@ def test_one_expert_is_its_network(mixture, seed, T, D, F):
     x, w = normal(seed, T, D), stacks(seed + 1, 1, D, F)
     truth = gated_mlp(x, *(stack[0] for stack in w))
     assert_near(mixture(x, np.zeros((T, 1), np.int64), np.ones((T, 1)), *w), truth, terms=D * F, scale=SCALE)
+
+
+@each_mixture
+@given(seeds, counts, limits)
+def test_the_limit_is_that_of_the_clamped_gate(mixture, seed, T, limit):
+    x, w = normal(seed, T, 3), [9 * stack for stack in stacks(seed + 1, 1, 3, 4)]
+    truth = swiglu_clamped(x @ w[0][0].T, x @ w[1][0].T, limit=limit) @ w[2][0].T
+    settings = {"activation": "swiglu_clamped", "limit": limit}
+    assert_near(gated_mlp(x, *(stack[0] for stack in w), **settings), truth, terms=12, scale=SCALE)
+    mixed = mixture(x, np.zeros((T, 1), np.int64), np.ones((T, 1)), *w, **settings)
+    assert_near(mixed, truth, terms=12, scale=SCALE)
 
 
 @each_mixture
@@ -181,6 +193,7 @@ BROKEN = [
     (indexed_moe, "C1", (*MIXED, *W), {"activation": "relu"}),
     (indexed_moe, "C2", (*MIXED, a(3, 5, 2), *W[1:]), {}),
     (indexed_moe, "C3", (a(3, 2), IDS, a(2, 2), *W), {}),
+    *((each, "C4", (*MIXED, *W), {"limit": bound}) for each in (moe, grouped_moe, indexed_moe) for bound in (0.0, np.nan)),
     (add_shared_expert, "C1", SHARED, {"activation": "relu"}),
     (add_shared_expert, "C2", (*SHARED[:2], a(5, 2), *SHARED[3:]), {}),
     *((add_shared_expert, "C2", (*SHARED[:4], down), {}) for down in (a(1, 4), a(2, 5), a(3, 4), W[2])),
