@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
 from refimpl.blocks import FORMATS
 from refimpl.contract import CheckpointError, host
 from refimpl.models.spec import ModelSpec, weight_shapes
-from refimpl.models.tensor import Tensor
+from refimpl.models.tensor import Tensor, stack
 
 __all__ = ["name_weights", "take_tensors"]
 
@@ -24,26 +25,32 @@ def name_weights(
     *,
     prefix: str = "",
     transposed: tuple[str, ...] = (),
+    interleaved: tuple[str, ...] = (),
     ignored: tuple[str, ...] = (),
 ) -> dict[str, Tensor]:
-    """Rename, split and check the tensors of a file.
+    """Rename, split, stack and check the tensors of a file.
 
     ``table`` maps a tensor of the file to the weights whose rows it stacks, by their names with blanks between;
-    ``{i}`` stands for every layer. The prefix may be absent from the file. Tensors whose names end in one of
-    ``transposed`` are stored [in, out].
+    ``{i}`` stands for every layer, ``{e}`` for every expert where each has tensors of its own. The prefix may be absent
+    from the file. Tensors whose names end in one of ``transposed`` are stored [in, out], unless in blocks; those in
+    ``interleaved`` hold the rows of their weights in turn.
     """
     shapes, weights, used = weight_shapes(spec), dict[str, Tensor](), set[str]()
-    for name, targets in _entries(table, spec.num_layers):
-        wanted = [target for target in targets if target in shapes]
-        if not wanted:
-            continue
+
+    def take(name: str, wanted: list[str], first: int) -> dict[str, Tensor]:
         bare = name.removeprefix(prefix)
         name = bare if name not in tensors and bare in tensors else name
-        turned = name.endswith(transposed)
-        expected = _stacked(shapes, wanted)[:: -1 if turned else 1]
-        tensor = _checked(tensors, name, expected)
-        weights |= _split(tensor.transposed() if turned else tensor, shapes, wanted)
         used.add(name)
+        turned = name.endswith(transposed) and (name not in tensors or tensors[name].format not in FORMATS)
+        return _split(tensors, name, {key: shapes[key][first:] for key in wanted}, turned, name.endswith(interleaved))
+
+    for name, targets in _entries(table, spec.num_layers):
+        wanted = [target for target in targets if target in shapes]
+        if wanted and "{e}" in name:
+            each = [take(name.replace("{e}", str(e)), wanted, 1) for e in range(shapes[wanted[0]][0])]
+            weights |= {key: _stack(key, [parts[key] for parts in each]) for key in wanted}
+        elif wanted:
+            weights |= take(name, wanted, 0)
     left = [name for name in tensors if name not in used and name not in ignored and not _HARMLESS.search(name)]
     if left:
         raise CheckpointError(f"tensor {left[0]} is not part of this {spec.family} model ({len(left)} such tensors)")
@@ -86,17 +93,28 @@ def _checked(tensors: Mapping[str, Tensor], name: str, expected: tuple[int, ...]
     return tensor
 
 
-def _stacked(shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> tuple[int, ...]:
-    return (sum(shapes[name][0] for name in names), *shapes[names[0]][1:])
+def _split(
+    tensors: Mapping[str, Tensor], name: str, shapes: Mapping[str, tuple[int, ...]], turned: bool, interleaved: bool
+) -> dict[str, Tensor]:
+    """Check a tensor of the file against the weights whose rows it holds, and take it apart into them."""
+    first, shape = next(iter(shapes.items()))
+    axis = max(len(shape) - (1 if first.rpartition(".")[2].startswith("b_") else 2), 0)  # experts stand before rows
+    sizes = [own[axis] for own in shapes.values()]
+    expected = (*shape[:axis], sum(sizes), *shape[axis + 1 :])
+    tensor = _checked(tensors, name, (*expected[:-2], *expected[:-3:-1]) if turned else expected)
+    tensor = tensor.transposed() if turned else tensor
+    if len(shapes) == 1:
+        return {first: tensor}
+    starts, count = accumulate(sizes, initial=0), len(shapes)
+    rows = (
+        slice(i, None, count) if interleaved else slice(start, start + size)
+        for i, (start, size) in enumerate(zip(starts, sizes, strict=False))
+    )
+    return {key: tensor.take(own, axis) for key, own in zip(shapes, rows, strict=True)}
 
 
-def _split(tensor: Tensor, shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> dict[str, Tensor]:
-    if len(names) == 1:
-        return {names[0]: tensor}
-    parts, start = dict[str, Tensor](), 0
-    for name in names:
-        stop = start + shapes[name][0]
-        parts[name] = tensor.take_rows(slice(start, stop))
-        start = stop
-    return parts
-
+def _stack(name: str, tensors: list[Tensor]) -> Tensor:
+    formats = sorted({tensor.format for tensor in tensors})
+    if len(formats) > 1:
+        raise CheckpointError(f"the experts of {name} must have one format, found {', '.join(formats)}")
+    return stack(tensors)
