@@ -32,13 +32,20 @@ def _itemsize(dtype: str) -> float:
 def parameters(spec: ModelSpec) -> tuple[int, int]:
     """Count the parameters: all, and those active, which a token meets; of the experts, it meets those of its router.
 
-    >>> parameters(ModelSpec("llama", 11, 8, 1, 4, 2, 2, 16, 32, "rms", 1e-5, "silu", None, (None,), True))
-    (944, 944)
+    >>> from refimpl.models.spec import AttentionSpec, LayerSpec
+    >>> layer = LayerSpec(AttentionSpec(4, 2, 2), MoeSpec(num_experts=4, num_active=1, size=16))
+    >>> parameters(ModelSpec("mixtral", 11, 8, (layer,), 32, tied_embeddings=True))
+    (1872, 720)
     """
     counts = {name: prod(shape) for name, shape in weight_shapes(spec).items()}
-    routed = sum(count for name, count in counts.items() if ".experts." in name)
-    idle = routed - routed * spec.moe.num_active // spec.moe.num_experts if spec.moe else 0
-    return sum(counts.values()), sum(counts.values()) - idle
+    active = (n * (moe := _mixture(spec, name)).num_active // moe.num_experts for name, n in counts.items())
+    return sum(counts.values()), sum(active)
+
+
+def _mixture(spec: ModelSpec, name: str) -> MoeSpec:
+    """Return the mixture that a weight is an expert of; what every token meets is the only expert of its own."""
+    network = spec.layers[int(name.split(".")[1])].network if ".experts." in name else None
+    return network if isinstance(network, MoeSpec) else MoeSpec(num_experts=1, num_active=1, size=0)
 
 
 @host
@@ -55,9 +62,18 @@ def kv_bytes_per_token(spec: ModelSpec, dtype: str = "float16") -> int:
 
 @host
 def kv_bytes_read(spec: ModelSpec, queries: int, start: int, dtype: str = "float16") -> int:
-    """Return the bytes of keys and values that a phase reads once: those inside each layer's window."""
-    keys, token = start + queries, kv_bytes_per_token(spec, dtype) // spec.num_layers
-    return token * sum(keys if window is None else min(keys, window + queries - 1) for window in spec.windows)
+    """Return the bytes of keys and values that a phase reads once, those inside each layer's window: all it needs."""
+    keys = sum(_keys_seen(queries, start, window) for window in _windows(spec))
+    return keys * kv_bytes_per_token(spec, dtype) // spec.num_layers
+
+
+def _windows(spec: ModelSpec) -> list[int | None]:
+    """Return the most keys that a token sees in each layer: a chunk is counted as a window, as at its end."""
+    return [mixer.window or mixer.chunk for mixer in spec.mixers]
+
+
+def _keys_seen(queries: int, start: int, window: int | None) -> int:
+    return start + queries if window is None else min(start, window - 1) + queries
 
 
 @host
@@ -89,10 +105,10 @@ def phase_costs(
     spec: ModelSpec, queries: int, start: int = 0, *, batch: int = 1, weights: Mapping[str, int] | None = None,
     activations: str = "float16", cache: str = "float16", chunk: int | None = None,
 ) -> dict[str, Cost]:  # fmt: skip
-    """Return what the parts of a phase cost: matrices by kind, attention, and the head, for the last tokens alone.
+    """Return what the parts of a phase cost: matrices by kind, attention by window, the head for the last tokens alone.
 
     ``weights`` are the bytes of each, by default those of float16. They are read once for every ``chunk`` of tokens,
-    and those of an expert if a token goes to it. Norms and activation functions are left out: below one percent.
+    and those of an expert if a token goes to it. Norms, biases and activation functions are left out: below 1 %.
     """
     if not (all(n >= 1 for n in (queries, batch, 1 if chunk is None else chunk)) and start >= 0):
         raise UsageError(f"a phase needs tokens: {queries} after {start}, in batches of {batch} and chunks of {chunk}")
@@ -100,16 +116,17 @@ def phase_costs(
     tokens, b, N, H = batch * queries, _itemsize(activations), spec.num_heads, spec.head_dim
     together = min(chunk or tokens, tokens)
     for name, shape in shapes.items():
-        if name.startswith("layers.") and len(shape) > 1:
-            kind, moe = name.split(".", 2)[2], spec.moe if ".experts." in name else None
-            share = experts_reached(moe, together) / moe.num_experts if moe else 1
-            read = ceil(tokens / together) * share * held[name]
-            matrix = _matrix(tokens * moe.num_active if moe else tokens, shape, read, b)
-            costs[kind] = costs.get(kind, Cost(0, 0)) + matrix
-    pairs = sum(attention_pairs(queries, start, window) for window in spec.windows)
-    moved = 2 * spec.num_layers * queries * N * H * b + queries * kv_bytes_per_token(spec, cache)
-    pair = cost("attention", T=1, S=1, N=N, K=spec.num_kv_heads, H=H, H2=H)
-    costs["attention"] = Cost(batch * pairs * pair.flops, batch * (moved + kv_bytes_read(spec, queries, start, cache)))
+        if name.startswith("layers.") and len(shape) > 1 and ".b_" not in name:
+            kind, moe = name.split(".", 2)[2], _mixture(spec, name)
+            read = ceil(tokens / together) * experts_reached(moe, together) / moe.num_experts * held[name]
+            costs[kind] = costs.get(kind, Cost(0, 0)) + _matrix(tokens * moe.num_active, shape, read, b)
+    pair = cost("attention", T=1, S=1, N=N, K=spec.num_kv_heads, H=H, H2=H).flops
+    token = kv_bytes_per_token(spec, cache) / spec.num_layers
+    for window in _windows(spec):
+        name = "attention" if window is None else f"attention {window}"
+        moved = 2 * queries * N * H * b + (queries + _keys_seen(queries, start, window)) * token
+        layer = Cost(batch * attention_pairs(queries, start, window) * pair, batch * moved)
+        costs[name] = costs.get(name, Cost(0, 0)) + layer
     head = "embedding" if spec.tied_embeddings else "lm_head"
     return costs | {"head": _matrix(batch, shapes[head], held[head], b)}
 
@@ -144,10 +161,9 @@ def serve(
     """Estimate how a device serves ``batch`` prompts of ``context`` tokens together, computing in ``dtype``.
 
     >>> from refimpl.bottleneck.roofline import DEVICES
-    >>> from refimpl.models.spec import RopeSpec
-    >>> llama = ModelSpec(
-    ...     "llama", 128256, 4096, 32, 32, 8, 128, 14336, 8192, "rms", 1e-5, "silu", RopeSpec(128), (None,) * 32, False
-    ... )
+    >>> from refimpl.models.spec import AttentionSpec, LayerSpec, MlpSpec
+    >>> layers = (LayerSpec(AttentionSpec(32, 8, 128), MlpSpec(14336, "silu")),) * 32
+    >>> llama = ModelSpec("llama", 128256, 4096, layers, 8192)
     >>> alone, many = (serve(llama, DEVICES["H100"], context=2048, batch=batch) for batch in (1, 64))
     >>> round(alone.tps), round(many.tps), round(many.tps / 64)
     (219, 6578, 103)
@@ -157,7 +173,7 @@ def serve(
         phase_seconds(phase_costs(spec, queries, start, batch=batch, weights=held, cache=cache), device, dtype)
         for queries, start in ((context, 0), (1, context))
     )
-    return Serving(ttft, tpot, batch / tpot, sum(held.values()) + batch * context * kv_bytes_per_token(spec, cache))
+    return Serving(ttft, tpot, batch / tpot, sum(held.values()) + batch * kv_bytes_read(spec, 1, context - 1, cache))
 
 
 @host

@@ -95,8 +95,8 @@ CHAPTER: tuple[Fault, ...] = (
         "all experts active",
         "a token is taken to meet every expert",
         "refimpl/bottleneck/serving.py",
-        "idle = routed - routed * spec.moe.num_active",
-        "idle = routed - routed * spec.moe.num_experts",
+        ".num_active // moe.num_experts for",
+        ".num_experts // moe.num_experts for",
         ("tests/laws/test_serving.py::test_parameters_are_those_published",),
     ),
     Fault(

@@ -3,13 +3,10 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu.executor.cpu import CpuExecutor
-from gpu.executor.cuda import CudaExecutor
 from refimpl.bottleneck.cost import cost
 from refimpl.bottleneck.roofline import DEVICES, bound, seconds
 from refimpl.bottleneck.serving import (
@@ -25,26 +22,35 @@ from refimpl.bottleneck.serving import (
     weight_bytes,
 )
 from refimpl.contract import UsageError
-from refimpl.models.decoder import forward
-from refimpl.models.spec import ModelSpec, MoeSpec, RopeSpec, weight_shapes
+from refimpl.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, MoeSpec, RopeSpec, weight_shapes
 
 H100 = DEVICES["H100"]
 lengths = st.integers(1, 300)
 
 
-def model(layers: int, width: int, heads: int, kv_heads: int, ffn: int, vocab: int, moe: MoeSpec | None = None, **more):
-    return ModelSpec(
-        "made", vocab, width, layers, heads, kv_heads, 128, ffn, 8192, "rms", 1e-6, "silu", RopeSpec(128),
-        (None,) * layers, False, moe=moe, **more,
-    )  # fmt: skip
+def model(layers: int, width: int, heads: int, kv_heads: int, network: int | MoeSpec, vocab: int, **more) -> ModelSpec:
+    network = MlpSpec(network, "silu") if isinstance(network, int) else network
+    layer = LayerSpec(AttentionSpec(heads, kv_heads, 128, RopeSpec(128), **more), network)
+    return ModelSpec("made", vocab, width, (layer,) * layers, 8192)
 
 
-QWEN3 = model(94, 4096, 64, 4, 12288, 151936, MoeSpec(128, 8, 1536), qk_norm=True)
-MIXTRAL = model(32, 4096, 32, 8, 14336, 32000, MoeSpec(8, 2, 14336))
+def with_windows(spec: ModelSpec, *windows: int | None) -> ModelSpec:
+    layers = zip(spec.layers, windows, strict=True)
+    return replace(spec, layers=tuple(replace(one, mixer=replace(one.mixer, window=size)) for one, size in layers))
+
+
+def with_networks(spec: ModelSpec, *networks: MlpSpec | MoeSpec) -> ModelSpec:
+    layers = zip(spec.layers, networks, strict=True)
+    return replace(spec, layers=tuple(replace(layer, network=network) for layer, network in layers))
+
+
+QWEN3 = model(94, 4096, 64, 4, MoeSpec(128, 8, 1536), 151936, qk_norm="head")
+MIXTRAL = model(32, 4096, 32, 8, MoeSpec(8, 2, 14336), 32000)
 LLAMA_8B = model(32, 4096, 32, 8, 14336, 128256)
 LLAMA_70B = model(80, 8192, 64, 8, 28672, 128256)
-TINY = replace(model(2, 256, 2, 1, 64, 96), windows=(None, 4))
-TINY_MOE = replace(TINY, moe=MoeSpec(6, 2, 32, 1, 48, (0,)))
+TINY = with_windows(model(2, 256, 2, 1, 64, 96), None, 4)
+MOE = MoeSpec(6, 2, 32, shared_size=48, shared_gate=True, biases=True, router_bias=True)
+TINY_MOE = with_networks(TINY, TINY.layers[0].network, MOE)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +105,7 @@ def test_pairs_and_keys_are_those_a_loop_counts(queries, start, window):
         (q, k) for q in range(start, start + queries) for k in range(q + 1) if window is None or q - k < window
     ]
     assert attention_pairs(queries, start, window) == len(pairs)
-    spec = replace(TINY, windows=(window, window))
+    spec = with_windows(TINY, window, window)
     assert kv_bytes_read(spec, queries, start) == len({k for _, k in pairs}) * kv_bytes_per_token(spec)
 
 
@@ -107,7 +113,7 @@ def test_pairs_and_keys_are_those_a_loop_counts(queries, start, window):
 def test_a_mixture_of_all_experts_is_dense(experts, layers, tokens):
     moe = MoeSpec(experts, experts, 64)
     assert experts_reached(moe, tokens) == experts
-    total, active = parameters(replace(TINY, moe=moe))
+    total, active = parameters(with_networks(TINY, moe, moe))
     assert total == active
 
 
@@ -124,7 +130,8 @@ def test_experts_of_a_spec_have_names_and_shapes():
     assert shapes["layers.1.router"] == (6, 256) and "layers.1.w_up" not in shapes
     assert shapes["layers.1.experts.w_gate"] == (6, 32, 256) and shapes["layers.1.experts.w_down"] == (6, 256, 32)
     assert shapes["layers.1.shared.w_up"] == (48, 256) and shapes["layers.1.shared.w_down"] == (256, 48)
-    idle = 4 * 3 * 32 * 256
+    assert shapes["layers.1.shared.w_share"] == (1, 256) and shapes["layers.1.experts.b_down"] == (6, 256)
+    idle = 4 * (3 * 32 * 256 + 32 + 32 + 256)
     total, active = parameters(TINY_MOE)
     assert total - active == idle
 
@@ -133,7 +140,7 @@ def test_experts_of_a_spec_have_names_and_shapes():
 def test_flops_are_two_a_weight_and_four_a_pair(queries, start, batch):
     parts = phase_costs(TINY, queries, start, batch=batch)
     matrices = sum(math.prod(s) for n, s in weight_shapes(TINY).items() if n.startswith("layers.") and len(s) == 2)
-    pairs = sum(attention_pairs(queries, start, window) for window in TINY.windows)
+    pairs = sum(attention_pairs(queries, start, mixer.window) for mixer in TINY.mixers)
     wanted = 2 * queries * matrices + 4 * 2 * 128 * pairs + 2 * 96 * 256
     assert sum(part.flops for part in parts.values()) == batch * wanted
 
@@ -144,7 +151,8 @@ def test_a_batch_reads_weights_once_and_every_cache(start, batch):
     rows = {"w_q": 256 + 256, "w_k": 256 + 128, "w_up": 256 + 64}  # activations: read and written by every token
     for name, width in rows.items():
         assert many[name].bytes - one[name].bytes == 2 * 2 * (batch - 1) * width
-    assert many["attention"].bytes == batch * one["attention"].bytes
+    for name in ("attention", "attention 4"):
+        assert many[name].bytes == batch * one[name].bytes
 
 
 @given(lengths, st.integers(1, 64))
@@ -158,8 +166,33 @@ def test_chunks_read_the_weights_again(queries, chunk):
 def test_an_expert_is_read_if_a_token_goes_to_it(batch):
     part = phase_costs(TINY_MOE, 1, 5, batch=batch)["experts.w_up"]
     read = part.bytes - 2 * batch * 2 * (256 + 32)  # rows of two experts a token
-    assert read == pytest.approx(2 * 32 * 256 * experts_reached(TINY_MOE.moe, batch))
+    assert read == pytest.approx(2 * 32 * 256 * experts_reached(MOE, batch))
     assert part.flops == 2 * batch * 2 * 32 * 256
+
+
+@given(lengths)
+def test_every_token_passes_the_shared_expert_and_biases_are_no_matrices(batch):
+    parts = phase_costs(TINY_MOE, 1, 5, batch=batch)
+    assert parts["shared.w_up"] == cost("linear", b=2, T=batch, O=48, D=256)
+    assert parts["shared.w_share"] == cost("linear", b=2, T=batch, O=1, D=256)
+    assert not any("b_" in name for name in parts)
+
+
+@given(lengths, st.integers(0, 300))
+def test_attention_is_counted_by_its_window(queries, start):
+    parts = phase_costs(TINY, queries, start)
+    alone = {name: phase_costs(with_windows(TINY, *windows), queries, start)["attention" + name]
+             for name, windows in (("", (None, None)), (" 4", (4, 4)))}  # fmt: skip
+    for name, twice in alone.items():
+        part = parts["attention" + name]
+        assert (2 * part.flops, 2 * part.bytes) == (twice.flops, twice.bytes)
+    rows = 2 * queries * (2 * 2 * 128 + 2 * 128)  # queries, what they get, and keys and values as they are written
+    assert parts["attention"].bytes + parts["attention 4"].bytes - 2 * rows == kv_bytes_read(TINY, queries, start)
+
+
+def test_a_window_keeps_no_more_than_it_sees():
+    short, long = (serve(TINY, H100, context=context, batch=3).memory for context in (4, 104))
+    assert long - short == 3 * 100 * kv_bytes_per_token(TINY) / 2  # of two layers, one has a window
 
 
 def test_a_step_of_the_whole_cannot_be_faster_than_its_weights():
@@ -196,17 +229,6 @@ def test_a_mixture_decodes_like_its_active_parameters_and_takes_memory_like_all(
 
 def test_cost_of_the_head_is_that_of_linear():
     assert phase_costs(TINY, 7, batch=3)["head"] == cost("linear", b=2, T=3, O=96, D=256)
-
-
-@pytest.mark.parametrize("device", ["plain", "cpu", "emulated"])
-def test_what_runs_models_refuses_a_mixture_in_one_sentence(device):
-    def run():
-        if device == "plain":
-            return forward(np.array([1]), {}, TINY_MOE, [], None)
-        return CpuExecutor(TINY_MOE, {}) if device == "cpu" else CudaExecutor(TINY_MOE, {}, device)
-
-    with pytest.raises(UsageError, match="made has 6 experts: mixtures of experts cannot be run yet"):
-        run()
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
