@@ -33,7 +33,6 @@ CONTENTS = (
     ("llm.router", "to which experts each token goes, and with what weight"),
     ("llm.experts", "tokens sorted by expert; linear maps over a stack of matrices"),
     ("llm.moe", "mixtures of experts: dense, grouped for prefill, indexed for decode"),
-    ("llm.block", "one transformer layer, written over a namespace of operations"),
     ("llm.rng", "counter-based random numbers: Philox 4x32-10"),
     ("llm.penalties", "changes of single logits: repetition, presence, frequency, bias"),
     ("llm.bans", "banned, favoured and forced tokens and sequences; how long the text gets"),
@@ -81,20 +80,19 @@ CONTENTS = (
     ("efficient.allocator", "which blocks of a paged cache are held, and by how many"),
     ("efficient.prefix_sharing", "blocks found by their tokens, and copied before they are written"),
     ("efficient.paged", "the paged cache, and attention through its block tables"),
+    ("models.quantization", "which ways of storing weights quantization_config may name"),
     ("models.config", "what the keys of a config.json mean"),
+    ("models.reading", "what the configs of most decoders share"),
     ("models.weights", "the tensors of a file, named and checked"),
     ("media.dit", "DiT: a transformer over the patches of a picture"),
     ("media.vae", "the autoencoder between pictures and latents"),
     ("media.causal_vae", "the autoencoder between videos and latents, causal in time"),
     ("media.video_dit", "a DiT over a whole video"),
-    ("models.families.gpt2", "GPT-2"),
-    ("models.families.llama", "Llama 2 and 3, Mistral, SmolLM"),
-    ("models.families.qwen2", "Qwen2"),
-    ("models.families.qwen3", "Qwen3"),
-    ("models.families.phi3", "Phi-3"),
-    ("models.families.gguf_names", "GGUF metadata as a config, GGUF tensors as weights"),
-    ("models.families", "config to ModelSpec, tensors to weights, for every family"),
+    ("models.families", "config to spec, tensors to weights; a file for each family, found by its place"),
+    ("models.gguf_names", "GGUF metadata as a config, GGUF tensors as weights"),
+    ("models.layer", "one layer of a decoder, whatever its kind, run over a namespace of operations"),
     ("models.decoder", "a decoder run over a namespace of operations"),
+    ("files.scales", "float8 and MXFP4 tensors joined with their scales"),
     ("files.checkpoint", "safetensors files and checkpoint folders"),
     ("files.gguf", "GGUF files"),
     ("files.pretokenizer", "text to words: the regular expressions"),
@@ -116,12 +114,13 @@ CONTENTS = (
     ("__main__", "python -m refimpl: this table"),
 )
 
-_ROOMS, _MORE = ("contract", "blocks", "basics", "llm", "bottleneck"), ("models.spec", "models.decoder", "operations")
-_LATER = ("llm.cache_forms", "llm.block_writers", "llm.narrow_floats", "llm.fp4")
+_ROOMS = ("contract", "blocks", "basics", "llm", "bottleneck")
+_MORE = ("models.spec", "models.layer", "models.decoder", "operations")
+_LATER = ("basics.conv", "llm.cache_forms", "llm.block_writers", "llm.narrow_floats", "llm.fp4")
 HOUR = tuple(
     name for name, _ in CONTENTS if (name.split(".")[0] in _ROOMS or name in _MORE) and name not in _LATER
 )
-"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for how numbers of few bits are made."""
+"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for convolutions and how numbers of few bits are made."""
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
 from refimpl.llm.speculative import Verify
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
-from refimpl.models.families.gguf_names import gguf_config, gguf_weights
+from refimpl.models.gguf_names import gguf_config, gguf_weights
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 
@@ -76,7 +76,7 @@ def check_ids(ids: Sequence[int] | Array, spec: ModelSpec) -> Int[Array, " T"]:
     require(array.dtype.kind in "iu", "C2", f"ids are whole numbers, got {array.dtype}")
     wrong = array[(array < 0) | (array >= spec.vocab_size)].tolist()
     require(not wrong, "C2", f"id {wrong[:1]} is not in the vocabulary 0..{spec.vocab_size - 1}")
-    longest = spec.max_positions if spec.rope is None else array.size
+    longest = spec.max_positions if spec.learned_positions else array.size
     require(array.size <= longest, "C3", f"{array.size} ids exceed the {longest} learned positions")
     return array.astype(np.int64)
 
@@ -131,7 +131,7 @@ class Model:
 
     def logits(self, ids: Sequence[int] | Array) -> Float[Array, "T V"]:
         """Return the logits at every position."""
-        return project_logits(self.hidden_states(ids)[-1], self.weights, self.ops)
+        return project_logits(self.hidden_states(ids)[-1], self.weights, self.spec, self.ops)
 
     def sequence(self, capacity: int) -> Step:
         """Begin a sequence of at most ``capacity`` tokens: a function that appends ids and returns the last logits."""
@@ -153,7 +153,7 @@ class Model:
             nonlocal caches
             caches = [replace(cache, length=kept) for cache in caches]
             states, caches = forward(check_ids(ids, self.spec), self.weights, self.spec, caches, self.ops)
-            return project_logits(states[-1][-wanted:], self.weights, self.ops)
+            return project_logits(states[-1][-wanted:], self.weights, self.spec, self.ops)
 
         return verify
 

@@ -6,9 +6,19 @@ from refimpl.llm.attention import attention
 from refimpl.llm.embedding import embedding
 from refimpl.llm.kv_cache import cache_append
 from refimpl.llm.mlp import gated_mlp, mlp
+from refimpl.llm.moe import add_shared_expert, grouped_moe
 from refimpl.llm.position import learned_position, rope
+from refimpl.llm.router import (
+    hash_route,
+    sigmoid_group_top_k,
+    softmax_top_k,
+    sqrt_softplus_top_k,
+    top_k_sigmoid,
+    top_k_softmax,
+)
 
 __all__ = [
-    "attention", "cache_append", "embedding", "gated_mlp", "layer_norm", "learned_position", "linear", "mlp",
-    "rms_norm", "rope",
+    "add_shared_expert", "attention", "cache_append", "embedding", "gated_mlp", "grouped_moe", "hash_route",
+    "layer_norm", "learned_position", "linear", "mlp", "rms_norm", "rope", "sigmoid_group_top_k", "softmax_top_k",
+    "sqrt_softplus_top_k", "top_k_sigmoid", "top_k_softmax",
 ]

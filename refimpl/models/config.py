@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
+from refimpl.models.quantization import check_quantization
 from refimpl.models.spec import RopeSpec
 
 __all__ = [
-    "activation", "check_keys", "context", "flag", "integer", "layer_count", "layer_windows", "number",
-    "rope_spec", "token_ids", "word",
+    "activation", "check_keys", "flag", "integer", "layer_count", "number", "rope_spec",
+    "shown", "token_ids", "word",
 ]
 
 _HARMLESS = frozenset((
@@ -20,9 +21,9 @@ _HARMLESS = frozenset((
     "initializer_range", "is_llama_config", "keys_to_ignore_at_inference", "label2id", "length_penalty",
     "max_length", "max_sequence_length", "min_length", "n_ctx", "name_or_path", "no_repeat_ngram_size",
     "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions",
-    "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
+    "output_hidden_states", "output_past", "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
     "problem_type", "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict",
-    "return_dict_in_generate", "sep_token_id", "summary_activation", "summary_first_dropout",
+    "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef", "sep_token_id", "summary_activation", "summary_first_dropout",
     "summary_proj_to_labels", "summary_type", "summary_use_proj", "suppress_tokens", "task_specific_params",
     "temperature", "tf_legacy_loss", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
     "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version",
@@ -62,14 +63,11 @@ def check_keys(config: Mapping[str, Any], known: Iterable[str], where: str = "co
     refimpl.contract.CheckpointError: config.json: key 'logit_scale' = 0.5 is not supported and might change the model
     """
     if quantised := config.get("quantization_config"):
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise CheckpointError(
-            f"{where}: weights quantised by {_shown(method)} are not supported; plain weights and GGUF are"
-        )
-    for key in sorted(set(config) - set(known) - _HARMLESS):
+        check_quantization(quantised, where)
+    for key in sorted(set(config) - set(known) - _HARMLESS - {"quantization_config"}):
         value = config[key]
         if value is not None and value is not False and value not in ("", [], {}):
-            raise CheckpointError(f"{where}: key {key!r} = {_shown(value)} is not supported and might change the model")
+            raise CheckpointError(f"{where}: key {key!r} = {shown(value)} is not supported and might change the model")
 
 
 @host
@@ -101,7 +99,7 @@ def word(config: Mapping[str, Any], key: str, words: Iterable[str], default: str
     """
     known, value = tuple(words), _given(config, key, default)
     if not isinstance(value, str) or value not in known:
-        raise CheckpointError(f"config.json: {key} must be one of {', '.join(known)}, not {_shown(value)}")
+        raise CheckpointError(f"config.json: {key} must be one of {', '.join(known)}, not {shown(value)}")
     return value
 
 
@@ -116,11 +114,12 @@ def _within(key: str, value: Any, least: float, most: float, *, whole: bool = Fa
     known = isinstance(value, int) or (isinstance(value, float) and not whole)
     if not known or isinstance(value, bool) or not least <= value <= most:  # NaN is in no range
         kind = "an integer" if whole else "a number"
-        raise CheckpointError(f"config.json: {key} must be {kind} from {least} to {most}, not {_shown(value)}")
+        raise CheckpointError(f"config.json: {key} must be {kind} from {least} to {most}, not {shown(value)}")
     return value
 
 
-def _shown(value: Any) -> str:
+@host
+def shown(value: Any) -> str:
     """Spell a value so that it fits into a line."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
@@ -137,7 +136,7 @@ def flag(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
     """Read a true or false."""
     value = default if config.get(key) is None else config[key]
     if not isinstance(value, bool):
-        raise CheckpointError(f"config.json: {key} must be true or false, not {_shown(value)}")
+        raise CheckpointError(f"config.json: {key} must be true or false, not {shown(value)}")
     return value
 
 
@@ -152,31 +151,15 @@ def token_ids(value: Any) -> tuple[int, ...]:
     """Read one id, a list of ids or null as a tuple in rising order."""
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(i, int) and not isinstance(i, bool) and abs(i) < 2**31 for i in ids):
-        raise CheckpointError(f"config.json: a token id must be an integer below 2^31, not {_shown(value)}")
+        raise CheckpointError(f"config.json: a token id must be an integer below 2^31, not {shown(value)}")
     return tuple(sorted({i for i in ids if i >= 0}))  # -1 says in some files that there is none
 
 
 @host
-def layer_windows(
-    config: Mapping[str, Any], num_layers: int, first: int, default: int | None = None
-) -> tuple[int | None, ...]:
-    """State the window of every layer: those from ``first`` on slide, unless ``layer_types`` says which do."""
-    size = config.get("sliding_window", default)
-    size = None if size is None else integer(config, "sliding_window", default)
-    full, slides = "full_attention", "sliding_attention"
-    types = config.get("layer_types") or [slides if size and i >= first else full for i in range(num_layers)]
-    if not isinstance(types, list) or len(types) != num_layers or any(kind not in (full, slides) for kind in types):
-        raise CheckpointError(
-            f"config.json: layer_types must hold {num_layers} of {full}, {slides}, not {_shown(types)}"
-        )
-    if slides in types and size is None:
-        raise CheckpointError(f"config.json: layer_types holds {slides}, but sliding_window is not set")
-    return tuple(size if kind == slides else None for kind in types)
-
-
-@host
-def rope_spec(config: Mapping[str, Any], head_dim: int) -> RopeSpec:
+def rope_spec(config: Mapping[str, Any], head_dim: int, theta: float = 10000.0) -> RopeSpec:
     """Read the rotary embedding from rope_theta and rope_scaling, or from rope_parameters, which holds both.
+
+    ``theta`` is that of the family, where the config states none.
 
     >>> from refimpl.models.config import rope_spec
     >>> classic = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 4.0}}
@@ -186,14 +169,14 @@ def rope_spec(config: Mapping[str, Any], head_dim: int) -> RopeSpec:
     """
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(given, dict):
-        raise CheckpointError(f"config.json: rope_scaling must be an object, not {_shown(given)}")
+        raise CheckpointError(f"config.json: rope_scaling must be an object, not {shown(given)}")
     merged = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config} | given
     kind = word(merged, "rope_type" if merged.get("rope_type") else "type", (*_ROPE_PARAMS, *_ROPE_ALIASES), "default")
     kind = _ROPE_ALIASES.get(kind, kind)
     known = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
     check_keys(given, known | set(_ROPE_PARAMS[kind]), "config.json: rope_scaling")
     dim = int(head_dim * number(merged, "partial_rotary_factor", 1.0, least=0, most=1))
-    theta = float(number(merged, "rope_theta", 10000.0, least=2, most=1e30))
+    theta = float(number(merged, "rope_theta", theta, least=2, most=1e30))
     smallest = 4 if kind == "dynamic" else 2
     if dim < smallest or dim % 2:
         raise CheckpointError(f"config.json: cannot rotate {dim} of {head_dim} dimensions of a head, rope type {kind}")
@@ -228,17 +211,6 @@ def _rope_params(config: Mapping[str, Any], given: Mapping[str, Any], kind: str,
 def _factors(given: Mapping[str, Any], key: str, count: int) -> tuple[float, ...]:
     values = given.get(key)
     if not isinstance(values, list) or len(values) != count:
-        found = len(values) if isinstance(values, list) else _shown(values)
+        found = len(values) if isinstance(values, list) else shown(values)
         raise CheckpointError(f"config.json: {key} must list {count} factors, one per rotated pair, not {found}")
     return tuple(float(_within(f"each of {key}", value, _LEAST, _MOST)) for value in values)
-
-
-@host
-def context(config: Mapping[str, Any], rope: RopeSpec) -> int:
-    """State the number of positions: a scaling that stretches the trained length as the model runs adds to it."""
-    length, params = integer(config, "max_position_embeddings"), dict[str, Any](rope.params)
-    if rope.scaling == "dynamic":
-        length = int(length * params["factor"])
-    if rope.scaling == "yarn":
-        length = max(length, int(params["original_max_position_embeddings"] * params["factor"]))
-    return int(_within("the context that factor makes", length, 1, 2**31 - 1, whole=True))

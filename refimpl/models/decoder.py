@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from refimpl.contract import Array, Float, Int, composed, host, require
-from refimpl.llm.block import transformer_block
 from refimpl.llm.kv_cache import KVCache, new_cache
 from refimpl.llm.position import rope_table
 from refimpl.llm.rope_scaling import rope_frequencies
-from refimpl.models.spec import ModelSpec, require_dense
+from refimpl.models.layer import Table, run_layer, run_norm
+from refimpl.models.spec import ModelSpec, RopeSpec
 
 __all__ = ["forward", "new_caches", "position_table", "project_logits"]
 
@@ -22,20 +22,14 @@ def new_caches(spec: ModelSpec, capacity: int, dtype: Any = np.float32) -> list[
 
 
 @host
-def position_table(
-    spec: ModelSpec, start: int, stop: int, dtype: Any = np.float32
-) -> tuple[Float[Array, "T J"], Float[Array, "T J"]] | tuple[None, None]:
+def position_table(rope: RopeSpec, start: int, stop: int, dtype: Any = np.float32) -> Table:
     """Tabulate the rotation of positions start .. stop - 1 of a sequence that is ``stop`` tokens long by now.
 
     Scalings that follow the length take it from ``stop``. Keys that are cached keep the rotation that they were
     given, as in transformers; what is computed in one call is rotated for one length.
     """
-    if spec.rope is None:
-        return None, None
-    params: dict[str, Any] = dict(spec.rope.params)
-    inv_freq, factor = rope_frequencies(
-        spec.rope.dim, spec.rope.theta, scaling=spec.rope.scaling, seq_len=stop, **params
-    )
+    params: dict[str, Any] = dict(rope.params)
+    inv_freq, factor = rope_frequencies(rope.dim, rope.theta, scaling=rope.scaling, seq_len=stop, **params)
     wide = np.float64 if dtype == np.float64 else np.float32
     return rope_table(np.arange(start, stop), inv_freq, factor, wide)
 
@@ -49,45 +43,45 @@ def forward(
     The caches hold the tokens before them: none in prefill, all but one in decode. Returned are the hidden states,
     L + 1 of them: the embeddings, then the output of each layer, the last after the final norm; and the new caches.
 
-    Math: x = embed(ids);  x = block_i(x) for every layer i;  norm(x).
-    Cost: that of the L blocks; embedding and norm are small beside them.
+    Math: x = embed(ids) scale;  x = layer_i(x) for every i;  norm(x).
+    Cost: that of the L layers; embedding and norm are small beside them.
     Source: Radford et al., GPT-2, 2019; Touvron et al., LLaMA, 2023. Order of the states as in transformers.
     """
-    require_dense(spec)
     require(len(ids) > 0, "C1", "a step runs at least one token")
     require(bool(((ids >= 0) & (ids < spec.vocab_size)).all()), "C2", f"a token id is not in 0..{spec.vocab_size - 1}")
-    start = caches[0].length
+    start, stop = caches[0].length, caches[0].length + len(ids)
     x = ops.embedding(ids, weights["embedding"])
-    cos, sin = position_table(spec, start, start + len(ids), x.dtype)
-    if spec.rope is None:
-        x = ops.learned_position(x, np.arange(start, start + len(ids)), weights["position_embedding"])
+    x = x * np.asarray(spec.embedding_scale, x.dtype)
+    if spec.learned_positions:
+        x = ops.learned_position(x, np.arange(start, stop), weights["position_embedding"])
+    tables = {rope: position_table(rope, start, stop, x.dtype) for rope in spec.ropes}
     states, grown = [x], []
-    for layer in range(spec.num_layers):
-        x, cache = transformer_block(x, _layer(weights, layer), spec, layer, caches[layer], cos, sin, ops)
+    for number, layer in enumerate(spec.layers):
+        table = tables[layer.mixer.rope] if layer.mixer.rope is not None else None
+        x, cache = run_layer(x, _layer(weights, number), spec, number, caches[number], table, ops)
         states.append(x)
         grown.append(cache)
-    states[-1] = _final_norm(x, weights, spec, ops)
+    states[-1] = run_norm(x, "final_norm", weights, spec, ops)
     return states, grown
 
 
 @composed
-def project_logits(x: Float[Array, "T D"], weights: Mapping[str, Array], ops: Any) -> Float[Array, "T V"]:
+def project_logits(
+    x: Float[Array, "T D"], weights: Mapping[str, Array], spec: ModelSpec, ops: Any
+) -> Float[Array, "T V"]:
     """Score the whole vocabulary by the final hidden states; a tied model uses its embedding again.
 
-    Math: logits = x w^T,  w = lm_head, or the embedding.
+    Math: logits = s (x w^T + b),  w = lm_head, or the embedding; with a cap, cap tanh(logits / cap).
     Cost: 2 T V D flop over V D weights: in decode often the largest matrix of all.
-    Source: Press and Wolf, Using the output embedding to improve language models, 2017.
+    Source: Press and Wolf, Using the output embedding to improve language models, 2017; cap: Gemma 2, 2024.
     """
-    return ops.linear(x, weights["lm_head" if "lm_head" in weights else "embedding"])
+    logits = ops.linear(x, weights["embedding" if spec.tied_embeddings else "lm_head"], weights.get("lm_head.bias"))
+    logits = logits * np.asarray(spec.logit_scale, logits.dtype)
+    cap = spec.logit_softcap
+    return logits if cap is None else (cap * np.tanh(logits / cap)).astype(logits.dtype, copy=False)
 
 
-def _layer(weights: Mapping[str, Array], layer: int) -> dict[str, Array]:
+def _layer(weights: Mapping[str, Array], number: int) -> dict[str, Array]:
     """Take the weights of one layer under their short names."""
-    prefix = f"layers.{layer}."
-    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
-
-
-def _final_norm(x: Array, weights: Mapping[str, Array], spec: ModelSpec, ops: Any) -> Array:
-    if spec.norm == "layer":
-        return ops.layer_norm(x, weights["final_norm.gain"], weights["final_norm.bias"], spec.norm_eps)
-    return ops.rms_norm(x, weights["final_norm.gain"], spec.norm_eps)
+    prefix = f"layers.{number}."
+    return {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)}

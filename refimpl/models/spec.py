@@ -1,10 +1,14 @@
-"""A model is data: a config becomes a ModelSpec, and every executor runs ModelSpecs."""
+"""A model is data: a config becomes a ModelSpec, and every executor runs ModelSpecs.
+
+A layer is a mixer, which carries information from token to token, and a network, which works on each token alone; the
+norms stand before them, behind them, or both. Layers of one model may differ in all of this.
+"""
 
 from dataclasses import dataclass
 
-from refimpl.contract import UsageError, host
+from refimpl.contract import CheckpointError, host
 
-__all__ = ["ModelSpec", "MoeSpec", "RopeSpec", "require_dense", "weight_shapes"]
+__all__ = ["AttentionSpec", "LayerSpec", "MlpSpec", "ModelSpec", "MoeSpec", "RopeSpec", "weight_shapes"]
 
 
 @dataclass(frozen=True)
@@ -19,15 +23,59 @@ class RopeSpec:
 
 
 @dataclass(frozen=True)
+class AttentionSpec:
+    """A mixer: softmax attention over the keys and values of a cache."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope: RopeSpec | None = None  # None: this layer turns nothing
+    window: int | None = None  # keys seen, self included; None: all
+    chunk: int | None = None  # only keys of the query's own chunk of so many positions are seen (Llama 4)
+    scale: float | None = None  # of scores; None: 1 / sqrt(head_dim)
+    softcap: float | None = None  # of scores
+    temperature: tuple[float, float] | None = None  # (f, a): queries grow by 1 + a log(1 + floor((position + 1) / f))
+    sinks: bool = False  # a learned score for each query head, which takes a share and brings no value
+    qk_norm: str = "none"  # before rotation, queries and keys are RMS-normalised: "head", each; "row", all together
+    biases: tuple[str, ...] = ()  # of b_q b_k b_v b_o
+
+
+@dataclass(frozen=True)
+class MlpSpec:
+    """A network: plain, or with one projection as the gate of another."""
+
+    size: int
+    activation: str  # silu, gelu_erf, gelu_tanh, gelu_quick, relu
+    gated: bool = True
+    biases: tuple[str, ...] = ()  # of b_gate b_up b_down
+
+
+@dataclass(frozen=True)
 class MoeSpec:
-    """A mixture of experts in place of the feed-forward network: a token goes to a few experts, and to those shared."""
+    """A network: a mixture of gated experts, a few for each token, and one that every token passes through."""
 
     num_experts: int
     num_active: int  # experts that the router gives a token
-    expert_size: int  # feed-forward width of an expert
-    num_shared: int = 0  # experts that every token goes to
-    shared_size: int = 0  # feed-forward width of each of these
-    dense_layers: tuple[int, ...] = ()  # layers that have a plain network of the spec's ffn_size
+    size: int  # feed-forward width of an expert
+    activation: str = "silu"  # silu, gelu_tanh, swiglu_clamped
+    limit: float = 7.0  # of swiglu_clamped
+    router: str = "softmax_top_k"  # the operation (see llm/router.py)
+    routing: tuple[tuple[str, int | float | bool], ...] = ()  # keywords of that operation
+    router_bias: bool = False  # of the router's logits
+    correction: bool = False  # a bias that only chooses
+    weight_inputs: bool = False  # what an expert reads is weighed, not what it gives (Llama 4)
+    biases: bool = False  # of every expert
+    shared_size: int = 0  # feed-forward width of the expert for all; 0: there is none
+    shared_gate: bool = False  # a sigmoid weighs it
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer. Further kinds of mixers (latent, linear, state space) are further classes beside AttentionSpec."""
+
+    mixer: AttentionSpec
+    network: MlpSpec | MoeSpec
+    norms: str = "before"  # before, after, sandwich (both), or parallel: mixer and network read the same x
 
 
 @dataclass(frozen=True)
@@ -37,31 +85,49 @@ class ModelSpec:
     family: str
     vocab_size: int
     hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    ffn_size: int
+    layers: tuple[LayerSpec, ...]
     max_positions: int  # the context; a rotary model can be run beyond it, a learned table cannot
-    norm: str  # "rms" or "layer"
-    norm_eps: float
-    activation: str  # silu, gelu_erf, gelu_tanh, gelu_quick, relu
-    rope: RopeSpec | None  # None: learned positions
-    windows: tuple[int | None, ...]  # per layer: keys seen, self included; None: all
-    tied_embeddings: bool
-    gated: bool = True  # activation(gate) * up, against a plain feed-forward network
-    qk_norm: bool = False  # queries and keys are RMS-normalised per head, before they are rotated
-    biases: tuple[str, ...] = ()  # of b_q b_k b_v b_o b_gate b_up b_down, those that every layer has
+    norm: str = "rms"  # "rms" or "layer"
+    norm_eps: float = 1e-6
+    gain_offset: float = 0.0  # added to the gain of every norm; 1 where a file stores gain - 1
+    learned_positions: bool = False
+    tied_embeddings: bool = False
+    head_bias: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what mixer and network add
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
-    moe: MoeSpec | None = None
 
+    def __post_init__(self) -> None:
+        if len({(m.num_heads, m.num_kv_heads, m.head_dim) for m in self.mixers}) != 1:
+            raise CheckpointError(f"{self.family}: the layers' attention must have one number and width of heads")
 
-@host
-def require_dense(spec: ModelSpec) -> None:
-    """Refuse a mixture of experts: its costs are counted, but no executor runs it yet."""
-    if spec.moe is not None:
-        raise UsageError(f"{spec.family} has {spec.moe.num_experts} experts: mixtures of experts cannot be run yet")
+    @property
+    def mixers(self) -> tuple[AttentionSpec, ...]:
+        return tuple(layer.mixer for layer in self.layers)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def num_heads(self) -> int:
+        return self.layers[0].mixer.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.layers[0].mixer.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.layers[0].mixer.head_dim
+
+    @property
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """The rotations that layers use, each once."""
+        return tuple(dict.fromkeys(mixer.rope for mixer in self.mixers if mixer.rope is not None))
 
 
 @host
@@ -70,42 +136,49 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
     A name that is absent is not part of the model: no ``lm_head`` means that the embedding is used twice.
 
-    >>> from refimpl.models.spec import ModelSpec, weight_shapes
-    >>> tiny = ModelSpec("llama", 11, 8, 1, 4, 2, 2, 16, 32, "rms", 1e-5, "silu", None, (None,), True)
-    >>> weight_shapes(tiny)["layers.0.w_k"]
+    >>> layer = LayerSpec(AttentionSpec(4, 2, 2), MlpSpec(16, "silu"))
+    >>> weight_shapes(ModelSpec("llama", 11, 8, (layer,), 32))["layers.0.w_k"]
     (4, 8)
     """
-    d, moe, norms = spec.hidden_size, spec.moe, ("gain", "bias") if spec.norm == "layer" else ("gain",)
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (spec.vocab_size, d)}
-    shapes |= {} if spec.rope else {"position_embedding": (spec.max_positions, d)}
-    for i in range(spec.num_layers):
-        layer = _layer_shapes(spec, norms, None if moe is None or i in moe.dense_layers else moe)
-        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
-    shapes |= {f"final_norm.{part}": (d,) for part in norms}
-    return shapes if spec.tied_embeddings else shapes | {"lm_head": (spec.vocab_size, d)}
+    d, v, parts = spec.hidden_size, spec.vocab_size, ("gain", "bias") if spec.norm == "layer" else ("gain",)
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (v, d)}
+    shapes |= {"position_embedding": (spec.max_positions, d)} if spec.learned_positions else {}
+    for i, layer in enumerate(spec.layers):
+        before = () if layer.norms == "after" else ("attention_norm", "mlp_norm")
+        after = ("attention_post_norm", "mlp_post_norm") if layer.norms in ("after", "sandwich") else ()
+        own = {f"{norm}.{part}": (d,) for norm in before + after for part in parts} | _attention(layer.mixer, d)
+        network = layer.network
+        own |= _experts(network, d) if isinstance(network, MoeSpec) else _mlp(network, d)
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in own.items()}
+    shapes |= {f"final_norm.{part}": (d,) for part in parts}
+    shapes |= {} if spec.tied_embeddings else {"lm_head": (v, d)}
+    return shapes | ({"lm_head.bias": (v,)} if spec.head_bias else {})
 
 
-def _layer_shapes(spec: ModelSpec, norms: tuple[str, ...], moe: MoeSpec | None) -> dict[str, tuple[int, ...]]:
-    d, f = spec.hidden_size, spec.ffn_size
-    rows = {"q": spec.num_heads * spec.head_dim, "k": spec.num_kv_heads * spec.head_dim, "o": d}
-    rows |= {"v": rows["k"]} | ({"up": f, "gate": f, "down": d} if moe is None else {})
-    layer: dict[str, tuple[int, ...]] = {}
-    layer |= {f"{norm}.{part}": (d,) for norm in ("attention_norm", "mlp_norm") for part in norms}
-    layer |= {"w_q": (rows["q"], d), "w_k": (rows["k"], d), "w_v": (rows["v"], d), "w_o": (d, rows["q"])}
-    if moe is None:
-        layer |= {"w_up": (f, d), "w_down": (d, f)} | ({"w_gate": (f, d)} if spec.gated else {})
-    else:
-        layer |= _expert_shapes(spec, moe)
-    layer |= {f"b_{part}": (rows[part],) for part in (b.removeprefix("b_") for b in spec.biases) if part in rows}
-    return layer | {f"{norm}.gain": (spec.head_dim,) for norm in ("q_norm", "k_norm") if spec.qk_norm}
+def _attention(mixer: AttentionSpec, d: int) -> dict[str, tuple[int, ...]]:
+    n, k, h = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"w_q": (n * h, d), "w_k": (k * h, d), "w_v": (k * h, d), "w_o": (d, n * h)}
+    shapes |= {name: shapes["w" + name[1:]][:1] for name in mixer.biases}
+    normed = {"none": {}, "head": {"q": h, "k": h}, "row": {"q": n * h, "k": k * h}}[mixer.qk_norm]
+    shapes |= {f"{letter}_norm.gain": (width,) for letter, width in normed.items()}
+    return shapes | ({"sinks": (n,)} if mixer.sinks else {})
 
 
-def _expert_shapes(spec: ModelSpec, moe: MoeSpec) -> dict[str, tuple[int, ...]]:
-    """Name the router, the experts' matrices, stacked, and those of the shared experts, side by side."""
-    d, kinds = spec.hidden_size, ("w_gate", "w_up") if spec.gated else ("w_up",)
-    e, f, shared = moe.num_experts, moe.expert_size, moe.num_shared * moe.shared_size
+def _mlp(network: MlpSpec, d: int) -> dict[str, tuple[int, ...]]:
+    f = network.size
+    shapes: dict[str, tuple[int, ...]] = {"w_gate": (f, d)} if network.gated else {}
+    shapes |= {"w_up": (f, d), "w_down": (d, f)}
+    return shapes | {name: shapes["w" + name[1:]][:1] for name in network.biases}
+
+
+def _experts(moe: MoeSpec, d: int) -> dict[str, tuple[int, ...]]:
+    """Name the router, the experts' matrices, stacked, and those of the shared expert."""
+    e, f, s = moe.num_experts, moe.size, moe.shared_size
     shapes: dict[str, tuple[int, ...]] = {"router": (e, d)}
-    shapes |= {f"experts.{kind}": (e, f, d) for kind in kinds} | {"experts.w_down": (e, d, f)}
-    if shared:
-        shapes |= {f"shared.{kind}": (shared, d) for kind in kinds} | {"shared.w_down": (d, shared)}
-    return shapes
+    shapes |= {"router.bias": (e,)} if moe.router_bias else {}
+    shapes |= {"router.correction": (e,)} if moe.correction else {}
+    stacks = {"gate": (e, f, d), "up": (e, f, d), "down": (e, d, f)}
+    shapes |= {f"experts.w_{name}": shape for name, shape in stacks.items()}
+    shapes |= {f"experts.b_{name}": shape[:2] for name, shape in stacks.items() if moe.biases}
+    shapes |= {"shared.w_gate": (s, d), "shared.w_up": (s, d), "shared.w_down": (d, s)} if s else {}
+    return shapes | ({"shared.w_share": (1, d)} if moe.shared_gate else {})

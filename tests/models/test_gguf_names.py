@@ -12,7 +12,7 @@ from refimpl.contract import CheckpointError
 from refimpl.llm.position import rope, rope_table
 from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.models.families import read_spec
-from refimpl.models.families.gguf_names import gguf_config, gguf_weights, halves_order
+from refimpl.models.gguf_names import gguf_config, gguf_weights, halves_order
 from refimpl.models.spec import ModelSpec, weight_shapes
 from refimpl.models.tensor import Tensor
 from tests.models.tiny import CONFIGS, GPT2, LLAMA, random_weights

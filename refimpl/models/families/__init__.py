@@ -1,45 +1,60 @@
-"""Every family: a config becomes a ModelSpec, a file's tensors become its weights."""
+"""Every family: a config becomes a spec, a file's tensors become its weights.
 
-from collections.abc import Callable, Mapping
+A family is one file of this folder. It holds ``MODEL_TYPES`` (the model types that it reads, and of each the keys),
+``spec(config)`` and ``weights(tensors, spec)``; and ``GGUF``, if GGUF files know it (see models/gguf_names.py). Nothing else
+names it: a file that is put here is found.
+"""
+
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
-from refimpl.models.families import gpt2, llama, phi3, qwen2, qwen3
-from refimpl.models.spec import ModelSpec
-from refimpl.models.tensor import Tensor
 
-__all__ = ["SUPPORTED", "read_spec", "read_weights"]
+__all__ = ["SUPPORTED", "families", "family_of", "read_spec", "read_weights"]
 
-_FAMILIES = {"gpt2": gpt2, "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "phi3": phi3}
-_SPECS: dict[str, Callable[[Mapping[str, Any]], ModelSpec]] = {
-    name: family.spec for family in _FAMILIES.values() for name in family.MODEL_TYPES
-}
-_WEIGHTS: dict[str, Callable[[Mapping[str, Tensor], ModelSpec], dict[str, Tensor]]] = {
-    name: family.weights for name, family in _FAMILIES.items()
-}
 
-SUPPORTED = tuple(_SPECS)
+@cache
+def families() -> dict[str, ModuleType]:
+    """Import the families, by their names."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    modules = {name: import_module(f"{__name__}.{name}") for name in names}
+    return {name: module for name, module in modules.items() if hasattr(module, "MODEL_TYPES")}
+
+
+SUPPORTED = tuple(sorted(kind for family in families().values() for kind in family.MODEL_TYPES))
 """The model_type names that can be run."""
 
 
 @host
-def read_spec(config: Mapping[str, Any]) -> ModelSpec:
-    """Turn a config.json into a ModelSpec.
+def family_of(config: Mapping[str, Any]) -> ModuleType:
+    """Find the family that reads a config.
 
-    >>> from refimpl.models.families import read_spec
-    >>> read_spec({"model_type": "rwkv"})
+    >>> from refimpl.models.families import family_of
+    >>> family_of({"model_type": "rwkv"})
     Traceback (most recent call last):
     ...
-    refimpl.contract.CheckpointError: config.json: model_type 'rwkv' is not supported; supported: gpt2, llama, ...
+    refimpl.contract.CheckpointError: config.json: model_type 'rwkv' is not supported; supported: bart, bert, ...
     """
     kind = config.get("model_type")
-    if kind not in SUPPORTED:
+    found = [family for family in families().values() if isinstance(kind, str) and kind in family.MODEL_TYPES]
+    if not found:
         named, known = repr(kind)[:80], ", ".join(SUPPORTED)
         raise CheckpointError(f"config.json: model_type {named} is not supported; supported: {known}")
-    return _SPECS[kind](config)
+    return found[0]
 
 
 @host
-def read_weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """Turn the tensors of a checkpoint, under their Hugging Face names, into the weights of a ModelSpec."""
-    return _WEIGHTS[spec.family](tensors, spec)
+def read_spec(config: Mapping[str, Any]) -> Any:
+    """Turn a config.json into a ModelSpec, or into the spec of an encoder or encoder-decoder."""
+    return family_of(config).spec(config)
+
+
+@host
+def read_weights(tensors: Mapping[str, Any], spec: Any) -> dict[str, Any]:
+    """Turn the tensors of a checkpoint, under their Hugging Face names, into the weights of a spec."""
+    weights: dict[str, Any] = families()[spec.family].weights(tensors, spec)
+    return weights

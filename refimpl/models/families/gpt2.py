@@ -5,18 +5,18 @@ from typing import Any
 
 from refimpl.contract import CheckpointError, host
 from refimpl.models.config import activation, check_keys, flag, integer, layer_count, number, token_ids
-from refimpl.models.spec import ModelSpec
+from refimpl.models.reading import layers_of
+from refimpl.models.spec import AttentionSpec, MlpSpec, ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
 __all__ = ["MODEL_TYPES", "spec", "weights"]
 
-MODEL_TYPES = ("gpt2",)
-
-_KEYS = frozenset((
+MODEL_TYPES = {"gpt2": frozenset((
     "model_type", "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function",
     "layer_norm_epsilon", "scale_attn_weights", "tie_word_embeddings", "bos_token_id", "eos_token_id",
-))  # fmt: skip
+))}  # fmt: skip
+GGUF = {"gpt2": "gpt2"}
 
 _TENSORS = {
     "transformer.wte.weight": "embedding",
@@ -41,22 +41,22 @@ _TENSORS = {
 @host
 def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family."""
-    check_keys(config, _KEYS)
+    check_keys(config, MODEL_TYPES["gpt2"])
     if not flag(config, "scale_attn_weights", True):
         raise CheckpointError("config.json: scale_attn_weights false is not supported")
     width, heads, layers = integer(config, "n_embd"), integer(config, "n_head"), layer_count(config, "n_layer")
     if width % heads:
         raise CheckpointError(f"config.json: {heads} heads do not divide n_embd {width}")
     bos = token_ids(config.get("bos_token_id"))
+    mixer = AttentionSpec(heads, heads, width // heads, biases=("b_q", "b_k", "b_v", "b_o"))
+    act = activation(config, "activation_function", "gelu_new")
+    network = MlpSpec(integer(config, "n_inner", 4 * width), act, gated=False, biases=("b_up", "b_down"))
     return ModelSpec(
-        family="gpt2", vocab_size=integer(config, "vocab_size"), hidden_size=width, num_layers=layers,
-        num_heads=heads, num_kv_heads=heads, head_dim=width // heads, ffn_size=integer(config, "n_inner", 4 * width),
-        max_positions=integer(config, "n_positions"), norm="layer",
-        norm_eps=float(number(config, "layer_norm_epsilon", 1e-5, least=0, most=1)),
-        activation=activation(config, "activation_function", "gelu_new"), rope=None, windows=(None,) * layers,
-        tied_embeddings=flag(config, "tie_word_embeddings", True), gated=False,
-        biases=("b_q", "b_k", "b_v", "b_o", "b_up", "b_down"),
-        bos_id=bos[0] if bos else None, eos_ids=token_ids(config.get("eos_token_id")),
+        family="gpt2", vocab_size=integer(config, "vocab_size"), hidden_size=width,
+        layers=layers_of([mixer] * layers, network), max_positions=integer(config, "n_positions"), norm="layer",
+        norm_eps=float(number(config, "layer_norm_epsilon", 1e-5, least=0, most=1)), learned_positions=True,
+        tied_embeddings=flag(config, "tie_word_embeddings", True), bos_id=bos[0] if bos else None,
+        eos_ids=token_ids(config.get("eos_token_id")),
     )  # fmt: skip
 
 

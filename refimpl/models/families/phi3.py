@@ -4,17 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
-from refimpl.models.config import check_keys, layer_count, layer_windows
-from refimpl.models.families import llama
+from refimpl.models.config import check_keys
+from refimpl.models.families.llama import TENSORS
+from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, windows
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
 __all__ = ["MODEL_TYPES", "spec", "weights"]
 
-MODEL_TYPES = ("phi3",)
+_UNUSED = {"full_attn_mod", "interpolate_factor"}  # Phi-4-mini states them, its model reads neither
+MODEL_TYPES = {"phi3": KEYS | {"sliding_window"} | _UNUSED}
+GGUF = {"phi3": "phi3"}
 
-_TENSORS = {name: targets for name, targets in llama.TENSORS.items() if "_proj" not in name} | {
+_TENSORS = {name: targets for name, targets in TENSORS.items() if "_proj" not in name} | {
     "model.layers.{i}.self_attn.qkv_proj.weight": "layers.{i}.w_q layers.{i}.w_k layers.{i}.w_v",
     "model.layers.{i}.self_attn.o_proj.weight": "layers.{i}.w_o",
     "model.layers.{i}.mlp.gate_up_proj.weight": "layers.{i}.w_gate layers.{i}.w_up",
@@ -25,10 +28,9 @@ _TENSORS = {name: targets for name, targets in llama.TENSORS.items() if "_proj" 
 @host
 def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family; every layer slides where sliding_window is set."""
-    unused = {"full_attn_mod", "interpolate_factor"}  # Phi-4-mini states them, its model reads neither
-    check_keys(config, llama.KEYS | {"sliding_window"} | unused)
-    slides = layer_windows(config, layer_count(config), 0)
-    return llama.llama_like(config, "phi3", norm_eps=1e-5, windows=slides)
+    check_keys(config, MODEL_TYPES["phi3"])
+    mixers = windows(config, attention_spec(config), lambda _: True)
+    return model_spec(config, "phi3", layers_of(mixers, mlp_spec(config)), eps=1e-5)
 
 
 @host

@@ -4,35 +4,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
-from refimpl.models.config import check_keys, flag, integer, layer_count, layer_windows
-from refimpl.models.families import llama
-from refimpl.models.spec import ModelSpec
-from refimpl.models.tensor import Tensor
+from refimpl.models.config import check_keys, flag, integer, layer_count
+from refimpl.models.families.llama import weights
+from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, windows
+from refimpl.models.spec import AttentionSpec, ModelSpec
 
 __all__ = ["MODEL_TYPES", "WINDOW_KEYS", "qwen_windows", "spec", "weights"]
 
-MODEL_TYPES = ("qwen2",)
-
 WINDOW_KEYS = frozenset(("use_sliding_window", "sliding_window", "max_window_layers", "layer_types", "use_mrope"))
+MODEL_TYPES = {"qwen2": KEYS | WINDOW_KEYS}
+GGUF = {"qwen2": "qwen2"}
 
 
 @host
-def qwen_windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
+def qwen_windows(config: Mapping[str, Any], mixer: AttentionSpec) -> list[AttentionSpec]:
     """State the windows: none, or in the layers from max_window_layers on; a null use_sliding_window is false."""
-    layers = layer_count(config)
     if not flag(config, "use_sliding_window"):
-        return (None,) * layers
-    return layer_windows(config, layers, integer(config, "max_window_layers", 28, least=0), 4096)
+        return [mixer] * layer_count(config)
+    first = integer(config, "max_window_layers", 28, least=0)
+    return windows(config, mixer, lambda number: number >= first, 4096)
 
 
 @host
 def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family."""
-    check_keys(config, llama.KEYS | WINDOW_KEYS)
-    return llama.llama_like(config, "qwen2", windows=qwen_windows(config), biases=("b_q", "b_k", "b_v"))
-
-
-@host
-def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-    """Name the tensors of a checkpoint of this family."""
-    return llama.weights(tensors, spec)
+    check_keys(config, MODEL_TYPES["qwen2"])
+    mixers = qwen_windows(config, attention_spec(config, biases="qkv"))
+    return model_spec(config, "qwen2", layers_of(mixers, mlp_spec(config)))

@@ -56,7 +56,7 @@ _FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long
 def gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Write the config.json that a GGUF file stands for.
 
-    >>> from refimpl.models.families.gguf_names import gguf_config
+    >>> from refimpl.models.gguf_names import gguf_config
     >>> gguf_config({"general.architecture": "rwkv7"}, {})
     Traceback (most recent call last):
     ...
@@ -136,7 +136,7 @@ def halves_order(num_heads: int, head_dim: int) -> Int[Array, " O"]:
     GGUF files of architecture llama keep the rows of q and k interleaved, so that pairs (2i, 2i + 1) rotate.
     ``num_heads`` is that of the projection itself: the key heads for k.
 
-    >>> from refimpl.models.families.gguf_names import halves_order
+    >>> from refimpl.models.gguf_names import halves_order
     >>> halves_order(2, 4)
     array([0, 2, 1, 3, 4, 6, 5, 7])
     """

@@ -1,0 +1,69 @@
+"""GLM-4.5 and 4.6: partial rotation, sigmoid routing in groups with a bias that only chooses, an expert for all."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from refimpl.contract import CheckpointError, host
+from refimpl.models.config import activation, check_keys, flag, integer, layer_count, number
+from refimpl.models.families.llama import TENSORS
+from refimpl.models.families.qwen_moe import EXPERTS
+from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec
+from refimpl.models.spec import ModelSpec, MoeSpec
+from refimpl.models.tensor import Tensor
+from refimpl.models.weights import name_weights
+
+__all__ = ["MODEL_TYPES", "spec", "weights"]
+
+_PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers")  # layers behind the last that guess further tokens
+MODEL_TYPES = {
+    "glm4_moe": KEYS | {
+        "attention_bias", "use_qk_norm", "moe_intermediate_size", "n_routed_experts", "num_local_experts",
+        "n_shared_experts", "num_experts_per_tok", "n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor",
+        "first_k_dense_replace", *_PREDICTORS,
+    },
+}  # fmt: skip
+
+_TENSORS = TENSORS | EXPERTS | {
+    "model.layers.{i}.mlp.gate.e_score_correction_bias": "layers.{i}.router.correction",
+} | {
+    f"model.layers.{{i}}.mlp.shared_experts.{name}_proj.weight": f"layers.{{i}}.shared.w_{name}"
+    for name in ("gate", "up", "down")
+}  # fmt: skip
+
+
+@host
+def spec(config: Mapping[str, Any]) -> ModelSpec:
+    """Read a config of this family."""
+    check_keys(config, MODEL_TYPES["glm4_moe"])
+    partial = {"partial_rotary_factor": 0.5} | dict(config)
+    mixer = attention_spec(
+        partial, biases="qkv" if flag(config, "attention_bias") else "",
+        qk_norm="head" if flag(config, "use_qk_norm") else "none",
+    )  # fmt: skip
+    dense, mlp, moe = integer(config, "first_k_dense_replace", 1, least=0), mlp_spec(config), _moe(config)
+    layers = layers_of([mixer] * layer_count(config), lambda number: mlp if number < dense else moe)
+    return model_spec(config, "glm4_moe", layers, eps=1e-5)
+
+
+def _moe(config: Mapping[str, Any]) -> MoeSpec:
+    experts = integer(config, "n_routed_experts", integer(config, "num_local_experts", 128), most=4096)
+    active = integer(config, "num_experts_per_tok", 8, most=experts)
+    groups = integer(config, "n_group", 1, most=experts)
+    best, size = integer(config, "topk_group", 1, most=groups), integer(config, "moe_intermediate_size", 1408)
+    if experts % groups or active > best * (experts // groups):
+        raise CheckpointError(f"config.json: n_group {groups} of {experts} experts, the best {best} for {active}")
+    scale = float(number(config, "routed_scaling_factor", 1.0, least=1e-6, most=1e6))
+    routing = {"groups": groups, "top_groups": best, "scale": scale, "renormalise": flag(config, "norm_topk_prob", True)}
+    return MoeSpec(
+        experts, active, size, activation(config, "hidden_act", "silu"), router="sigmoid_group_top_k",
+        routing=tuple(routing.items()), correction=True,
+        shared_size=size * integer(config, "n_shared_experts", 1, least=0),
+    )  # fmt: skip
+
+
+@host
+def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    """Name the tensors of a checkpoint of this family; layers that only guess further tokens are left out."""
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.layers.{spec.num_layers}.")}
+    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
+    return name_weights(own, spec, _TENSORS, prefix="model.", ignored=ignored)

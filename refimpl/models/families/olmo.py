@@ -1,0 +1,47 @@
+"""OLMo 2 and 3: norms behind the parts instead of before them, queries and keys normalised over all heads at once."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from refimpl.contract import host
+from refimpl.models.config import check_keys, flag, layer_count
+from refimpl.models.families.llama import TENSORS
+from refimpl.models.reading import FULL, KEYS, SLIDES, attention_spec, layers_of, mlp_spec, model_spec, rope_of_kind, windows
+from refimpl.models.spec import ModelSpec
+from refimpl.models.tensor import Tensor
+from refimpl.models.weights import name_weights
+
+__all__ = ["MODEL_TYPES", "spec", "weights"]
+
+_KEYS = KEYS | {"attention_bias"}
+MODEL_TYPES = {"olmo2": _KEYS, "olmo3": _KEYS | {"sliding_window", "layer_types"}}
+GGUF = {"olmo2": "olmo2"}
+
+_TENSORS = TENSORS | {
+    "model.layers.{i}.post_attention_layernorm.weight": "layers.{i}.attention_post_norm.gain",
+    "model.layers.{i}.post_feedforward_layernorm.weight": "layers.{i}.mlp_post_norm.gain",
+}
+
+
+@host
+def spec(config: Mapping[str, Any]) -> ModelSpec:
+    """Read a config of this family; three of four layers of OLMo 3 slide, and a scaling of RoPE is not for these."""
+    kind = config["model_type"]
+    check_keys(config, MODEL_TYPES[kind])
+    biases = "qkvo" if flag(config, "attention_bias") else ""
+    if kind == "olmo2":
+        mixers = [attention_spec(config, biases=biases, qk_norm="row")] * layer_count(config)
+    else:
+        mixer = attention_spec(config, biases=biases, qk_norm="row", rope=None)
+        ropes = {kind: rope_of_kind(config, mixer.head_dim, kind, 5e5, "absent") for kind in (FULL, SLIDES)}
+        sliding = windows(config, mixer, lambda number: (number + 1) % 4 != 0, 4096)
+        mixers = [replace(m, rope=ropes[SLIDES if m.window else FULL]) for m in sliding]
+    return model_spec(config, "olmo", layers_of(mixers, mlp_spec(config), "after"), eps=1e-5)
+
+
+@host
+def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    """Name the tensors of a checkpoint of this family."""
+    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
+    return name_weights(tensors, spec, _TENSORS, prefix="model.", ignored=ignored)
