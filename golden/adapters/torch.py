@@ -69,10 +69,11 @@ def _mlp(x: Any, w_up: Any, w_down: Any, b_up: Any = None, b_down: Any = None, *
 
 def _gated_mlp(
     x: Any, w_gate: Any, w_up: Any, w_down: Any, b_gate: Any = None, b_up: Any = None, b_down: Any = None, *,
-    activation: str = "silu",
+    activation: str = "silu", limit: float = 7.0,
 ) -> Any:  # fmt: skip
     gate, up = F.linear(x, w_gate, b_gate), F.linear(x, w_up, b_up)
-    gated = _swiglu_clamped(gate, up) if activation == "swiglu_clamped" else _OPERATIONS[activation](gate) * up
+    clamped = activation == "swiglu_clamped"
+    gated = _swiglu_clamped(gate, up, limit=limit) if clamped else _OPERATIONS[activation](gate) * up
     return F.linear(gated, w_down, b_down)
 
 

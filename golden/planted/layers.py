@@ -9,8 +9,8 @@ from golden.values import Array
 
 __all__ = [
     "activation_not_read", "bias_forgotten", "biases_forgotten", "centred_once", "deviation_unbiased", "eps_outside",
-    "gain_plus_one", "id_off_by_one", "mean_kept", "offset_ignored", "positions_from_zero", "squares_in_dtype",
-    "up_gates_gate", "variance_by_squares", "w_not_transposed",
+    "gain_plus_one", "id_off_by_one", "limit_ignored", "mean_kept", "offset_ignored", "positions_from_zero",
+    "squares_in_dtype", "up_gates_gate", "variance_by_squares", "w_not_transposed",
 ]  # fmt: skip
 
 
@@ -38,6 +38,11 @@ def biases_forgotten(x: Array, *weights: Array, activation: str, **named: Array)
 def activation_not_read(x: Array, activation: str, **weights: Array) -> Array:
     """The default activation whatever the keyword says."""
     return (layers.gated_mlp if "w_gate" in weights else layers.mlp)(x, **weights)
+
+
+def limit_ignored(x: Array, limit: float, **named: Any) -> Array:
+    """The bound of gpt-oss whatever is asked."""
+    return layers.gated_mlp(x, **named)
 
 
 def squares_in_dtype(x: Array, gain: Array, eps: float = 1e-6) -> Array:

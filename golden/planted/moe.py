@@ -9,8 +9,8 @@ from golden.values import Array
 
 __all__ = [
     "bias_of_the_first", "choices_reversed", "ends_for_offsets", "first_matrix_for_all", "inputs_not_weighed",
-    "not_put_back", "output_weighed_twice", "share_ignored", "unchosen_times_zero", "unstable", "weights_ignored",
-    "y_forgotten",
+    "limit_ignored", "not_put_back", "output_weighed_twice", "share_ignored", "unchosen_times_zero", "unstable",
+    "weights_ignored", "y_forgotten",
 ]  # fmt: skip
 
 
@@ -73,6 +73,11 @@ def unchosen_times_zero(x: Array, ids: Array, weights: Array, w_gate: Array, **n
     for e in range(len(w_gate)):
         y += 0 * moe.moe(x, np.full_like(ids, e), weights, w_gate=w_gate, **named)
     return y
+
+
+def limit_ignored(x: Array, ids: Array, weights: Array, limit: float, **named: Any) -> Array:
+    """The bound of gpt-oss whatever is asked."""
+    return moe.moe(x, ids, weights, **named)
 
 
 def share_ignored(y: Array, x: Array, w_share: Array, **named: Any) -> Array:

@@ -71,26 +71,27 @@ def test_swiglu_clamped(kernel, seed, T, D, dtype, up_dtype, special, constants)
 
 def test_gated_into_clamps_in_place():
     gate, up = np.abs(9 * numbers(1, 3, 301)), 9 * numbers(2, 3, 301)
-    truth = gated.swiglu_clamped(gate.astype(np.float64), up.astype(np.float64))
-    gated_into(gate, gate, up, "swiglu_clamped")
+    truth = gated.swiglu_clamped(gate.astype(np.float64), up.astype(np.float64), limit=3.0)
+    gated_into(gate, gate, up, "swiglu_clamped", limit=3.0)
     assert judge(gate, truth, "float32", terms=16).passed
 
 
 @examples
-@given(seeds, counts, dtypes, st.booleans())
-def test_gated_mlp_takes_the_clamped_gate(seed, T, dtype, is_biased):
+@given(seeds, counts, dtypes, st.sampled_from((7.0, 1.5)), st.booleans())
+def test_gated_mlp_takes_the_clamped_gate(seed, T, dtype, limit, is_biased):
     shapes = {"w_gate": (33, 5), "w_up": (33, 5), "w_down": (5, 33), "b_gate": (33,), "b_up": (33,), "b_down": (5,)}
     weights = {name: numbers(seed + i, *shape, dtype=dtype) for i, (name, shape) in enumerate(shapes.items())}
     arguments = {"x": 3 * numbers(seed, T, 5, dtype=dtype)}
     arguments["x"] = arguments["x"].astype(dtype_named(dtype))
     arguments |= {name: w for name, w in weights.items() if is_biased or name.startswith("w_")}
     wide = {name: x.astype(np.float64) for name, x in arguments.items()}
-    truth = mlp.gated_mlp(**wide, activation="swiglu_clamped")
+    clamped = {"activation": "swiglu_clamped", "limit": limit}
+    truth = mlp.gated_mlp(**wide, **clamped)
     gate = wide["x"] @ wide["w_gate"].T + wide.get("b_gate", 0)
     up = wide["x"] @ wide["w_up"].T + wide.get("b_up", 0)
-    parts = np.abs(gated.swiglu_clamped(gate, up)) @ np.abs(wide["w_down"]).T
+    parts = np.abs(gated.swiglu_clamped(gate, up, limit=limit)) @ np.abs(wide["w_down"]).T
     amplification = float((parts.max(-1) / np.abs(truth).max(-1)).max()) ** 2
-    verdict = judge(gated_mlp(**arguments, activation="swiglu_clamped"), truth, dtype, terms=round(64 * amplification))
+    verdict = judge(gated_mlp(**arguments, **clamped), truth, dtype, terms=round(64 * amplification))
     assert verdict.passed, verdict.reason
 
 

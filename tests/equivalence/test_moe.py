@@ -22,6 +22,7 @@ routings = st.sampled_from(((1, 1), (2, 2), (5, 2), (7, 3), (40, 1)))  # E, A
 widths = st.sampled_from((1, 8, 33))
 inner = st.sampled_from((1, 17, 65))
 activations = st.sampled_from(("gelu_tanh", "silu", "swiglu_clamped"))
+limits = st.sampled_from((7.0, 1.5))
 
 
 def stacks(seed, E, D, F, dtype, has_bias=False):
@@ -54,11 +55,11 @@ def amplified(x, w_gate, w_up, w_down, truth, weights=None):
 
 @each_kernel("moe", "grouped_moe", "indexed_moe")
 @examples
-@given(seeds, counts, routings, widths, inner, dtypes, activations, st.booleans(), st.booleans())
-def test_mixtures(kernel, seed, T, routing, D, F, dtype, activation, has_bias, weight_inputs):
+@given(seeds, counts, routings, widths, inner, dtypes, activations, limits, st.booleans(), st.booleans())
+def test_mixtures(kernel, seed, T, routing, D, F, dtype, activation, limit, has_bias, weight_inputs):
     arguments = {"x": numbers(seed, T, D, dtype=dtype), **routed(seed, T, *routing)}
     arguments |= stacks(seed + 1, routing[0], D, F, dtype, has_bias)
-    settings = {"activation": activation, "weight_inputs": weight_inputs}
+    settings = {"activation": activation, "limit": limit, "weight_inputs": weight_inputs}
     in_float64 = wide(arguments)
     truth = reference(kernel.op)(**in_float64, **settings)
     names = ("x", "w_gate", "w_up", "w_down")
