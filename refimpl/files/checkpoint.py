@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from refimpl.contract import Array, CheckpointError, UInt8, host
+from refimpl.files.scales import join_scales
 from refimpl.models.tensor import Tensor
 
 __all__ = ["map_file", "read_json", "read_safetensors", "read_config", "read_folder"]
@@ -23,6 +24,7 @@ __all__ = ["map_file", "read_json", "read_safetensors", "read_config", "read_fol
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn), "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
     "U64": np.dtype("<u8"), "U32": np.dtype("<u4"), "U16": np.dtype("<u2"), "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
@@ -195,14 +197,16 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read a checkpoint folder: its config and its tensors, from one file or from the shards of an index.
 
+    Float8 and MXFP4 tensors are joined with their scales.
+
     Errors: CheckpointError when config or weights are missing or damaged, a shard is missing or lies outside the
     folder, or the index and a shard disagree.
     """
     config = read_config(folder)
     if (folder / "model.safetensors").is_file():
-        return config, read_safetensors(folder / "model.safetensors")
+        return config, join_scales(read_safetensors(folder / "model.safetensors"), config)
     if (folder / "model.safetensors.index.json").is_file():
-        return config, _read_shards(folder)
+        return config, join_scales(_read_shards(folder), config)
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     hint = f" ({pickled[0]} is a pickle, which is never read)" if pickled else ""
     raise CheckpointError(f"{folder} has no weights: neither model.safetensors nor model.safetensors.index.json{hint}")
