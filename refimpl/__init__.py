@@ -120,7 +120,8 @@ _LATER = ("basics.conv", "llm.cache_forms", "llm.block_writers", "llm.narrow_flo
 HOUR = tuple(
     name for name, _ in CONTENTS if (name.split(".")[0] in _ROOMS or name in _MORE) and name not in _LATER
 )
-"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for convolutions and how numbers of few bits are made."""
+"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for convolutions (images) and how
+numbers of few bits are made."""
 
 
 def __getattr__(name: str) -> Any:

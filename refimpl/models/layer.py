@@ -40,15 +40,18 @@ def run_layer(
     (True, 3)
     """
     layer, scale = spec.layers[number], np.asarray(spec.residual_scale, x.dtype)
-    network = _mix if isinstance(layer.network, MoeSpec) else _mlp
-    attended, cache = _attend(run_norm(x, "attention_norm", weights, spec, ops), weights, spec, number, cache, table, ops)
+    normed = run_norm(x, "attention_norm", weights, spec, ops)
+    attended, cache = _attend(normed, weights, layer.mixer, spec, cache, table, ops)
     h = x + scale * run_norm(attended, "attention_post_norm", weights, spec, ops)
-    fed = network(run_norm(x if layer.norms == "parallel" else h, "mlp_norm", weights, spec, ops), weights, layer.network, ops)
+    normed = run_norm(x if layer.norms == "parallel" else h, "mlp_norm", weights, spec, ops)
+    fed = (_mix if isinstance(layer.network, MoeSpec) else _mlp)(normed, weights, layer.network, ops)
     return h + scale * run_norm(fed, "mlp_post_norm", weights, spec, ops), cache
 
 
 @composed
-def run_norm(x: Float[Array, "..."], name: str, weights: Mapping[str, Array], spec: ModelSpec, ops: Any) -> Float[Array, "..."]:
+def run_norm(
+    x: Float[Array, "..."], name: str, weights: Mapping[str, Array], spec: ModelSpec, ops: Any
+) -> Float[Array, "..."]:
     """Normalise rows by the model's kind of norm and the gain of that name; without one they stay as they are.
 
     Source: see norm.
@@ -62,9 +65,8 @@ def run_norm(x: Float[Array, "..."], name: str, weights: Mapping[str, Array], sp
 
 
 def _attend(
-    x: Array, weights: Mapping[str, Array], spec: ModelSpec, number: int, cache: KVCache, table: Table, ops: Any
+    x: Array, weights: Mapping[str, Array], mixer: AttentionSpec, spec: ModelSpec, cache: KVCache, table: Table, ops: Any
 ) -> tuple[Array, KVCache]:
-    mixer: AttentionSpec = spec.layers[number].mixer
     T, N, K, H = len(x), mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
     q, k, v = (ops.linear(x, weights[f"w_{name}"], weights.get(f"b_{name}")) for name in "qkv")
     if mixer.qk_norm == "row":  # OLMo 2: all heads of a token together
@@ -97,13 +99,14 @@ def _mlp(x: Array, weights: Mapping[str, Array], network: Any, ops: Any) -> Arra
     return ops.gated_mlp(x, *gate, *biases, activation=network.activation)
 
 
-def _mix(x: Array, weights: Mapping[str, Array], moe: MoeSpec, ops: Any) -> Array:
+def _mix(x: Array, weights: Mapping[str, Array], moe: Any, ops: Any) -> Array:
     logits, settings = ops.linear(x, weights["router"], weights.get("router.bias")), dict[str, Any](moe.routing)
     if moe.correction:
         settings["bias"] = weights["router.correction"]
     ids, shares = getattr(ops, moe.router)(logits, moe.num_active, **settings)
     stacks = [weights.get(f"experts.{kind}_{name}") for kind in "wb" for name in ("gate", "up", "down")]
-    y = ops.grouped_moe(x, ids, shares, *stacks, activation=moe.activation, limit=moe.limit, weight_inputs=moe.weight_inputs)
+    how = {"activation": moe.activation, "limit": moe.limit, "weight_inputs": moe.weight_inputs}
+    y = ops.grouped_moe(x, ids, shares, *stacks, **how)
     if not moe.shared_size:
         return y
     shared = [weights.get(f"shared.w_{name}") for name in ("gate", "up", "down", "share")]

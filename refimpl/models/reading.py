@@ -9,7 +9,8 @@ from refimpl.models.config import activation, flag, integer, layer_count, number
 from refimpl.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, MoeSpec, RopeSpec
 
 __all__ = [
-    "KEYS", "attention_spec", "context", "layer_kinds", "layers_of", "mlp_spec", "model_spec", "rope_of_kind", "windows",
+    "FULL", "KEYS", "SLIDES", "attention_spec", "context", "layer_kinds", "layers_of", "mlp_spec", "model_spec",
+    "rope_of_kind", "windows",
 ]  # fmt: skip
 
 KEYS = frozenset((
@@ -120,8 +121,8 @@ def rope_of_kind(
     """
     nested = config.get("rope_parameters")
     if isinstance(nested, dict) and {FULL, SLIDES} & nested.keys():
-        given = nested.get(kind)
-        return rope_spec({**config, "rope_parameters": {} if given is None else given, "rope_theta": None}, head_dim, theta)
+        own = {"rope_parameters": nested.get(kind), "rope_theta": None, "rope_scaling": None}
+        return rope_spec({**config, **own}, head_dim, theta)
     if kind == SLIDES:
         return rope_spec({"rope_theta": config.get(key)}, head_dim, theta)
     return rope_spec(config, head_dim, theta)

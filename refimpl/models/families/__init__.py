@@ -1,8 +1,8 @@
 """Every family: a config becomes a spec, a file's tensors become its weights.
 
 A family is one file of this folder. It holds ``MODEL_TYPES`` (the model types that it reads, and of each the keys),
-``spec(config)`` and ``weights(tensors, spec)``; and ``GGUF``, if GGUF files know it (see models/gguf_names.py). Nothing else
-names it: a file that is put here is found.
+``spec(config)`` and ``weights(tensors, spec)``; and ``GGUF``, if GGUF files know it (see models/gguf_names.py).
+Nothing else names it: a file that is put here is found.
 """
 
 import pkgutil
@@ -28,6 +28,8 @@ def families() -> dict[str, ModuleType]:
 SUPPORTED = tuple(sorted(kind for family in families().values() for kind in family.MODEL_TYPES))
 """The model_type names that can be run."""
 
+_SEEING = ("gemma3", "llama4")  # models of pictures and text, whose text model is a family's
+
 
 @host
 def family_of(config: Mapping[str, Any]) -> ModuleType:
@@ -49,12 +51,27 @@ def family_of(config: Mapping[str, Any]) -> ModuleType:
 
 @host
 def read_spec(config: Mapping[str, Any]) -> Any:
-    """Turn a config.json into a ModelSpec, or into the spec of an encoder or encoder-decoder."""
+    """Turn a config.json into a ModelSpec, or into the spec of an encoder or encoder-decoder.
+
+    Of a model that also sees, it is the config of its text model.
+    """
+    kind, text = config.get("model_type"), config.get("text_config")
+    if kind in _SEEING and isinstance(text, Mapping):
+        config = {**text, "model_type": f"{kind}_text", "eos_token_id": config.get("eos_token_id")}
     return family_of(config).spec(config)
 
 
 @host
 def read_weights(tensors: Mapping[str, Any], spec: Any) -> dict[str, Any]:
-    """Turn the tensors of a checkpoint, under their Hugging Face names, into the weights of a spec."""
+    """Turn the tensors of a checkpoint, under their Hugging Face names, into the weights of a spec.
+
+    Where a language model stands beside one for pictures, only its tensors are taken.
+    """
+    for start in ("model.language_model.", "language_model.model."):
+        if any(name.startswith(start) for name in tensors):
+            head = {name: tensors[name] for name in tensors if name.endswith("lm_head.weight")}
+            text = {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
+            tensors = {f"model.{name.removeprefix(start)}": tensor for name, tensor in text.items()}
+            tensors |= {"lm_head.weight": tensor for tensor in head.values()}
     weights: dict[str, Any] = families()[spec.family].weights(tensors, spec)
     return weights

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from refimpl.contract import CheckpointError, host
+from refimpl.contract import host
 from refimpl.models.config import check_keys, flag, integer, number
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.reading import (

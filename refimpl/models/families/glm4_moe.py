@@ -53,7 +53,8 @@ def _moe(config: Mapping[str, Any]) -> MoeSpec:
     if experts % groups or active > best * (experts // groups):
         raise CheckpointError(f"config.json: n_group {groups} of {experts} experts, the best {best} for {active}")
     scale = float(number(config, "routed_scaling_factor", 1.0, least=1e-6, most=1e6))
-    routing = {"groups": groups, "top_groups": best, "scale": scale, "renormalise": flag(config, "norm_topk_prob", True)}
+    routing: dict[str, Any] = {"groups": groups, "top_groups": best, "scale": scale}
+    routing["renormalise"] = flag(config, "norm_topk_prob", True)
     return MoeSpec(
         experts, active, size, activation(config, "hidden_act", "silu"), router="sigmoid_group_top_k",
         routing=tuple(routing.items()), correction=True,

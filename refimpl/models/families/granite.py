@@ -23,5 +23,6 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     embedding, attention, residual, logits = (float(number(config, key, 1.0, least=1e-6, most=1e6)) for key in _SCALES)
     mixer = attention_spec(config, biases="qkvo" if flag(config, "attention_bias") else "", scale=attention)
     layers = layers_of([mixer] * layer_count(config), mlp_spec(config, biased=flag(config, "mlp_bias")))
-    scales = {"embedding_scale": embedding, "residual_scale": residual, "logit_scale": 1 / logits}
-    return model_spec(config, "granite", layers, **scales)
+    return model_spec(
+        config, "granite", layers, embedding_scale=embedding, residual_scale=residual, logit_scale=1 / logits
+    )

@@ -7,7 +7,17 @@ from typing import Any
 from refimpl.contract import host
 from refimpl.models.config import check_keys, flag, layer_count
 from refimpl.models.families.llama import TENSORS
-from refimpl.models.reading import FULL, KEYS, SLIDES, attention_spec, layers_of, mlp_spec, model_spec, rope_of_kind, windows
+from refimpl.models.reading import (
+    FULL,
+    KEYS,
+    SLIDES,
+    attention_spec,
+    layers_of,
+    mlp_spec,
+    model_spec,
+    rope_of_kind,
+    windows,
+)
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights

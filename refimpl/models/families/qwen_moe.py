@@ -48,7 +48,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     mixers = [mixer] * layer_count(config)
     if flag(config, "use_sliding_window"):
         if kind == "qwen2_moe" and not config.get("layer_types"):
-            raise CheckpointError("config.json: use_sliding_window without layer_types: its readers disagree which slide")
+            raise CheckpointError("config.json: use_sliding_window needs layer_types: readers disagree who slides")
         mixers = windows(config, mixer, lambda _: True, 4096)
     return model_spec(config, "qwen_moe", layers_of(mixers, _networks(config)))
 
