@@ -13,21 +13,24 @@ __all__ = [
 ]
 
 _HARMLESS = frozenset((
-    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures",
-    "attention_dropout", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens", "cache_implementation",
-    "chunk_size_feed_forward", "classifier_dropout", "decoder_start_token_id", "diversity_penalty", "do_sample",
-    "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
-    "initializer_range", "is_llama_config", "keys_to_ignore_at_inference", "label2id", "length_penalty", "max_length",
-    "max_sequence_length", "min_length", "n_ctx", "name_or_path", "no_repeat_ngram_size", "num_beam_groups",
-    "num_beams", "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states", "output_past",
-    "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type",
-    "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate",
-    "router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef", "sep_token_id", "summary_activation",
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "activation_dropout",
+    "architectures", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "auto_map", "bad_words_ids",
+    "begin_suppress_tokens", "cache_implementation", "chunk_size_feed_forward", "classif_dropout",
+    "classifier_dropout", "decoder_layerdrop", "decoder_start_token_id", "diversity_penalty", "do_sample",
+    "dropout", "dropout_rate", "dtype", "early_stopping", "embd_pdrop", "encoder_layerdrop",
+    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+    "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout_prob", "id2label", "init_std",
+    "initializer_factor", "initializer_range", "is_llama_config", "keys_to_ignore_at_inference", "label2id",
+    "length_penalty", "max_length", "max_sequence_length", "min_length", "n_ctx", "name_or_path",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_past", "output_router_logits", "output_scores",
+    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "qa_dropout", "remove_invalid_values",
+    "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate", "router_aux_loss_coef",
+    "router_jitter_noise", "router_z_loss_coef", "sep_token_id", "seq_classif_dropout", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "suppress_tokens",
     "task_specific_params", "temperature", "tf_legacy_loss", "tokenizer_class", "top_k", "top_p", "torch_dtype",
-    "torchscript", "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version",
-    "use_bfloat16", "use_cache",
+    "torchscript", "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed",
+    "unsloth_version", "use_bfloat16", "use_cache",
 ))  # fmt: skip
 """Keys that change nothing about the logits: training, generation defaults, bookkeeping."""
 
