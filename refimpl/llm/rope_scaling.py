@@ -39,7 +39,7 @@ def rope_frequencies(
         (C4) longrope's lists hold dim / 2 factors.
         (C5) theta is finite and above 1.
         (C6) factors and lengths are finite and positive; longrope was trained on more than one position, and llama3's
-            low_freq_factor lies below its high_freq_factor.
+            low_freq_factor is at most its high_freq_factor.
     Source: Su et al., RoFormer, 2021; Peng et al., YaRN, 2023; Ding et al., LongRoPE, 2024;
         transformers, modeling_rope_utils.py, whose names and defaults these are.
 
@@ -86,7 +86,7 @@ def _check_values(scaling: str, given: dict[str, Any]) -> None:
         require(trained > 1, "C6", f"longrope was trained on more than one position, got {trained}")
     if scaling == "llama3":
         low, high = given["low_freq_factor"], given["high_freq_factor"]
-        require(low < high, "C6", f"low_freq_factor lies below high_freq_factor, got {low} and {high}")
+        require(low <= high, "C6", f"low_freq_factor is at most high_freq_factor, got {low} and {high}")
 
 
 def _yarn(inv_freq: Array, theta: float, seq_len: int | None, given: dict[str, Any]) -> tuple[Array, float]:
@@ -113,7 +113,7 @@ def _yarn(inv_freq: Array, theta: float, seq_len: int | None, given: dict[str, A
 def _llama3(inv_freq: Array, theta: float, seq_len: int | None, given: dict[str, Any]) -> tuple[Array, float]:
     turns = given["original_max_position_embeddings"] * inv_freq / (2 * math.pi)  # within the original length
     low, high = given["low_freq_factor"], given["high_freq_factor"]
-    keep = np.clip((turns - low) / (high - low), 0, 1)
+    keep = np.clip((turns - low) / (high - low), 0, 1) if low < high else np.where(turns < low, 0.0, 1.0)
     return inv_freq * keep + inv_freq / given["factor"] * (1 - keep), 1.0
 
 

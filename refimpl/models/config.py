@@ -205,9 +205,9 @@ def _rope_params(config: Mapping[str, Any], given: Mapping[str, Any], kind: str,
             params[key] = integer(stated, key)
         elif key in stated or key not in _ROPE_OPTIONAL:
             params[key] = number(stated, key, least=_LEAST, most=_MOST)
-    if kind == "llama3" and params["low_freq_factor"] >= params["high_freq_factor"]:
+    if kind == "llama3" and params["low_freq_factor"] > params["high_freq_factor"]:
         low, high = params["low_freq_factor"], params["high_freq_factor"]
-        raise CheckpointError(f"config.json: low_freq_factor must be below high_freq_factor, not {low} and {high}")
+        raise CheckpointError(f"config.json: low_freq_factor must be at most high_freq_factor, not {low} and {high}")
     return params
 
 

@@ -103,7 +103,7 @@ BROKEN = [
     (rope_frequencies, "C6", (8,), {**YARN, "original_max_position_embeddings": 0}),
     (rope_frequencies, "C6", (8,), {**LONG, "short_factor": (1.0, 1.0, 0.0, 1.0), "long_factor": (1.0,) * 4}),
     (rope_frequencies, "C6", (2,), {**LONG, **ONES, "original_max_position_embeddings": 1}),
-    (rope_frequencies, "C6", (8,), {**YARN, "scaling": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0}),
+    (rope_frequencies, "C6", (8,), {**YARN, "scaling": "llama3", "low_freq_factor": 4.5, "high_freq_factor": 4.0}),
     (rope_table, "C1", (np.arange(3), a(2), 1.0, np.float16), {}),
     (rope_table, "C1", (np.arange(3), a(2), 1.0, BFLOAT16), {}),
     (rope, "C1", (a(2, 1, 6), a(2, 4), a(2, 4)), {}),

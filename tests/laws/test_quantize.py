@@ -13,7 +13,10 @@ from refimpl.llm.quantize import dequantize, linear_int8, quantize_int8
 from refimpl.models.tensor import Tensor
 from tests.laws.strategies import DTYPES, normal, seeds
 
-NARROW = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
+NARROW = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"]
+
+
+E2M1 = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32).tolist()
 
 
 def each_format(test):
@@ -31,7 +34,7 @@ def quantised(seed: int, rows: int, width: int, name: str) -> np.ndarray:
 
 def test_formats_are_those_of_ggml():
     sizes = {kind.name.lower(): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    assert len(FORMATS) == 10
+    assert len(FORMATS) == 11
     assert dict(FORMATS) == {name: sizes[name] for name in FORMATS}
 
 
@@ -39,7 +42,9 @@ def test_formats_are_those_of_ggml():
 @given(seed=seeds, rows=st.integers(0, 4), blocks=st.integers(1, 3))
 def test_equals_ggufs_reading_bit_by_bit(name, seed, rows, blocks):
     data = random_bytes(seed, rows, blocks, name)
-    with np.errstate(invalid="ignore"):
+    if name == "mxfp4":
+        data[:, ::17] %= 255  # 255 is NaN by the standard, and 2^128 in ggml
+    with np.errstate(invalid="ignore", over="ignore"):
         wanted = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[name.upper()]) if rows else np.zeros((0, 0))
     got = dequantize(data, name)
     assert got.dtype == np.float32 and got.shape == (rows, blocks * FORMATS[name].elements)
@@ -47,6 +52,17 @@ def test_equals_ggufs_reading_bit_by_bit(name, seed, rows, blocks):
         number = ~np.isnan(wanted)
         assert (number == ~np.isnan(got)).all()
         assert (got.view(np.uint32) == wanted.view(np.uint32))[number].all()
+
+
+def test_mxfp4_is_what_the_standard_says():
+    data = random_bytes(1, 8, 3, "mxfp4")
+    data[0, 0] = 255
+    block = data.reshape(8, 3, 17)
+    powers = block[..., 0].copy().view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    numbers = np.float32(E2M1)[np.concatenate([block[..., 1:] & 15, block[..., 1:] >> 4], axis=-1)]
+    with np.errstate(over="ignore"):
+        assert np.array_equal(dequantize(data, "mxfp4"), (numbers * powers[..., None]).reshape(8, 96), equal_nan=True)
+    assert np.isnan(dequantize(data, "mxfp4")[0, :32]).all()
 
 
 @each_format
@@ -117,6 +133,10 @@ def scalar_linear(x: np.ndarray, w: np.ndarray, name: str) -> np.ndarray:
 
 def scalar_block(block: bytes, name: str) -> tuple[np.float32, np.float32 | None, list[int]]:
     """Read one block of 32 elements: d, m and the codes."""
+    if name == "mxfp4":
+        halves = [byte & 15 for byte in block[1:]] + [byte >> 4 for byte in block[1:]]
+        sizes = [int(2 * abs(x)) * (-1 if code > 7 else 1) for code, x in enumerate(E2M1)]
+        return np.float32(2.0 ** (block[0] - 128)), None, [sizes[code] for code in halves]
     d = np.float32(np.frombuffer(block[:2], "<f2")[0])
     rest = block[2:]
     if name == "q8_0":

@@ -113,6 +113,14 @@ def test_llama3_wavelength_by_wavelength():
     assert kinds == {"kept", "between", "stretched"} and attention_factor == 1.0
 
 
+def test_llama3_with_equal_factors_is_a_step():
+    """Llama 4 Scout: what turns once and more within the trained length is kept, the rest stretched."""
+    both = LLAMA3 | {"low_freq_factor": 1.0, "high_freq_factor": 1.0}
+    plain = rope_frequencies(128, 5e5)[0]
+    wanted = np.where(plain * 8192 >= 2 * np.pi, plain, plain / 8)
+    np.testing.assert_array_equal(rope_frequencies(128, 5e5, scaling="llama3", **both)[0], wanted)
+
+
 @pytest.mark.parametrize(("seq_len", "divisors"), [(None, [1, 2]), (4096, [1, 2]), (4097, [4, 8])])
 def test_longrope_chooses_its_list_by_length(seq_len, divisors):
     scaled, _ = rope_frequencies(4, scaling="longrope", seq_len=seq_len, factor=32.0, **LONG)

@@ -14,10 +14,10 @@ from refimpl.llm.quantize import dequantize
 from tests.laws.strategies import DTYPES, normal, seeds
 
 NARROW = [name for name, form in FORMATS.items() if form.elements == 32]
-SIGNED = ["q8_0", "q4_0", "q5_0", "q3_k", "q6_k"]
+SIGNED = ["q8_0", "q4_0", "q5_0", "q3_k", "q6_k", "mxfp4"]
 STEPS = {  # of the larger end of a block, and how often that a step is: codes on both sides of 0, or on one
     "q8_0": 127, "q4_0": 8, "q4_1": 15, "q5_0": 16, "q5_1": 31, "q2_k": 3, "q3_k": 4, "q4_k": 15, "q5_k": 31,
-    "q6_k": 32,
+    "q6_k": 32, "mxfp4": 4,
 }  # fmt: skip
 of_a_format = settings(max_examples=max(10, settings.default.max_examples // 8))
 tails = st.sampled_from((1.0, 1e-3, 1e3))
@@ -87,7 +87,7 @@ def test_quantize_moves_with_powers_of_two(name, seed, exponent):
     assert np.array_equal(dequantize(quantize(w * power, name), name), dequantize(quantize(w, name), name) * power)
 
 
-@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q5_0", "q6_k"])
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q5_0", "q6_k", "mxfp4"])
 @of_a_format
 @given(seed=seeds)
 def test_quantize_turns_with_the_sign(name, seed):
@@ -110,7 +110,7 @@ def test_quantize_of_a_row_does_not_depend_on_the_others(name, dtype):
 def test_quantize_keeps_zeros_and_loses_what_float16_cannot_scale(name):
     zeros = np.zeros((2, FORMATS[name].elements), np.float32)
     tiny = weights(0, 2, 1, name)
-    for w in (zeros, -zeros, tiny * np.float32(1e-41), tiny * np.float32(1e-30), tiny * np.float32(1e-14)):
+    for w in (zeros, -zeros, *(tiny * np.float32(size) for size in (1e-41, 1e-30, 1e-14) if name != "mxfp4")):
         assert not dequantize(quantize(w, name), name).any()
     mixed = weights(1, 1, 1, name)
     mixed[0, ::3] = 0
@@ -121,12 +121,13 @@ def test_quantize_keeps_zeros_and_loses_what_float16_cannot_scale(name):
 @each_format
 def test_quantize_holds_a_number_that_all_share_and_one_that_is_alone(name):
     w = np.full((1, FORMATS[name].elements), np.float32(0.3))
-    np.testing.assert_allclose(dequantize(quantize(w, name), name), w, rtol=0.04)
-    np.testing.assert_allclose(dequantize(quantize(-w, name), name), -w, rtol=0.04)
+    off = 0.25 if name == "mxfp4" else 0.04  # of a number between two floats of four bits, or beyond the last
+    np.testing.assert_allclose(dequantize(quantize(w, name), name), w, rtol=off)
+    np.testing.assert_allclose(dequantize(quantize(-w, name), name), -w, rtol=off)
     alone = np.zeros_like(w)
     alone[0, 7] = 1000
     got = dequantize(quantize(alone, name), name)
-    assert abs(got[0, 7] - 1000) < 20 and not np.delete(got, 7).any()
+    assert abs(got[0, 7] - 1000) <= (250 if name == "mxfp4" else 20) and not np.delete(got, 7).any()
 
 
 @pytest.mark.parametrize("name", ["q3_k", "q6_k", "q2_k", "q4_k", "q5_k"])
@@ -164,7 +165,8 @@ def test_codes_are_read_as_they_were_written(name, seed):
     for field in {"q", "low", "high"} & set(LAYOUTS[name].names or ()):
         again[field] = 0
     write_codes(again, name, read_codes(block, name))
-    assert again.tobytes() == block.tobytes()
+    assert np.array_equal(read_codes(again, name), read_codes(block, name))
+    assert again.tobytes() == block.tobytes() or name == "mxfp4"  # which has a second 0
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_codes_are_read_as_they_were_written(name, seed):
         ("C2", lambda: quantize(np.zeros((1, 33), np.float32), "q4_0")),
         ("C2", lambda: quantize(np.zeros((1, 32), np.float32), "q4_k")),
         *(("C3", lambda v=value, n=name: quantize(np.full((1, 256), v, np.float32), n)) for name in FORMATS
-          for value in (np.nan, np.inf, -np.inf, 3e38)),
+          for value in (np.nan, np.inf, -np.inf, 3e38) if (name, value) != ("mxfp4", 3e38)),
     ],
 )  # fmt: skip
 def test_quantize_refuses(label, call):

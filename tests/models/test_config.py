@@ -2,6 +2,7 @@
 
 import copy
 import json
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from refimpl.contract import CheckpointError
 from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.models.families import SUPPORTED, read_spec
-from tests.models.tiny import CONFIGS, GPT2, LLAMA, PHI3_FACTORS
+from refimpl.models.spec import MlpSpec
+from tests.models.tiny import GPT2, LLAMA, MORE, PHI3_FACTORS
 
 BASIC = {"rope_theta": 500.0, "partial_rotary_factor": 0.5}
 SCALINGS = {
@@ -37,8 +39,8 @@ def test_both_spellings_say_the_same(kind: str):
     version_5 = wide | {"rope_parameters": parameters, "dtype": "float16", "pretraining_tp": 1}
     spec = read_spec(classic)
     assert spec == read_spec(version_5)
-    assert spec.rope is not None
-    assert (spec.rope.scaling, spec.rope.theta, spec.rope.dim) == (kind, 500.0, 4)
+    (rope,) = spec.ropes
+    assert (rope.scaling, rope.theta, rope.dim) == (kind, 500.0, 4)
 
 
 def test_lengths_that_a_scaling_implies():
@@ -49,8 +51,7 @@ def test_lengths_that_a_scaling_implies():
     assert read(rope_scaling=SCALINGS["yarn"]).max_positions == 64
     assert read(rope_scaling=SCALINGS["yarn"] | {"factor": 8.0}).max_positions == 128
     phi3 = read(model_type="phi3", original_max_position_embeddings=16, rope_scaling=PHI3_FACTORS)
-    assert phi3.rope is not None
-    assert dict(phi3.rope.params)["factor"] == 4.0
+    assert dict(phi3.ropes[0].params)["factor"] == 4.0
     assert phi3.max_positions == 64
 
 
@@ -80,7 +81,7 @@ def test_old_name_of_longrope():
     ],
 )  # fmt: skip
 def test_windows_per_layer(more: dict[str, Any], windows: tuple[int | None, ...]):
-    assert read_spec(LLAMA | more).windows == windows
+    assert tuple(mixer.window for mixer in read_spec(LLAMA | more).mixers) == windows
 
 
 @pytest.mark.parametrize(
@@ -89,13 +90,14 @@ def test_windows_per_layer(more: dict[str, Any], windows: tuple[int | None, ...]
      ("quick_gelu", "gelu_quick"), ("relu", "relu")],
 )  # fmt: skip
 def test_names_of_activations(name: str, ours: str):
-    assert read_spec(LLAMA | {"hidden_act": name}).activation == ours
-    assert read_spec(GPT2 | {"activation_function": name}).activation == ours
+    assert read_spec(LLAMA | {"hidden_act": name}).layers[0].network.activation == ours
+    assert read_spec(GPT2 | {"activation_function": name}).layers[1].network.activation == ours
 
 
 def test_defaults_of_the_families():
     gpt2 = read_spec(GPT2)
-    assert (gpt2.activation, gpt2.ffn_size, gpt2.tied_embeddings, gpt2.rope) == ("gelu_tanh", 48, True, None)
+    assert (gpt2.tied_embeddings, gpt2.learned_positions, gpt2.ropes) == (True, True, ())
+    assert gpt2.layers[0].network == MlpSpec(48, "gelu_tanh", gated=False, biases=("b_up", "b_down"))
     assert not read_spec(LLAMA).tied_embeddings
     without = {key: value for key, value in LLAMA.items() if key not in ("head_dim", "rms_norm_eps")}
     assert read_spec(without | {"model_type": "qwen3"}).head_dim == 128
@@ -109,10 +111,10 @@ def test_ends_are_a_set():
     assert read_spec(LLAMA | {"bos_token_id": 5}).bos_id == 5
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", MORE)
 def test_unset_keys_are_harmless(name: str):
     more = {"logit_scale": None, "use_mup": False, "adapters": [], "notes": ""}
-    assert read_spec(CONFIGS[name] | more) == read_spec(CONFIGS[name])
+    assert read_spec(MORE[name] | more) == read_spec(MORE[name])
 
 
 LENGTH = "max_position_embeddings"
@@ -121,6 +123,16 @@ QWEN = {"model_type": "qwen2", "use_sliding_window": True}
 REFUSED = [
     ("logit_scale", {"logit_scale": 0.5}),
     ("attention_multiplier", {"attention_multiplier": 0}),
+    ("num_experts_per_tok must be an integer from 1 to 4", {"model_type": "mixtral", "num_local_experts": 4,
+                                                            "num_experts_per_tok": 5}),
+    ("use_sliding_window needs layer_types", {"model_type": "qwen2_moe", "use_sliding_window": True}),
+    ("n_group 3 of 8 experts", {"model_type": "glm4_moe", "n_routed_experts": 8, "n_group": 3, "topk_group": 2}),
+    ("n_group 4 of 8 experts, the best 1 for 3", {"model_type": "glm4_moe", "n_routed_experts": 8, "n_group": 4,
+                                                  "num_experts_per_tok": 3}),
+    ("no_rope_layers must hold 2 of 0 and 1", {"model_type": "smollm3", "no_rope_layers": [1]}),
+    ("swiglu_alpha must be 1.702, not 2.0", {"model_type": "gpt_oss", "swiglu_alpha": 2.0}),
+    ("mlp_only_layers must list", {"model_type": "qwen3_moe", "mlp_only_layers": "all"}),
+    ("'use_bidirectional_attention' = True", {"model_type": "gemma3_text", "use_bidirectional_attention": True}),
     ("quantised by 'gptq'", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
     ("longrope, default, su, not 'ntk'", {"rope_scaling": {"type": "ntk", "factor": 2.0}}),
     ("mrope_section", {"rope_scaling": {"type": "default", "mrope_section": [1, 1]}}),
@@ -132,7 +144,7 @@ REFUSED = [
     ("cannot rotate 1 of 4", {"partial_rotary_factor": 0.25}),
     ("rope_theta must be a number from 2 to 1e+30, not 0.5", {"rope_theta": 0.5}),
     ("cannot rotate 2 of 4", {"partial_rotary_factor": 0.5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
-    ("low_freq_factor must be below high_freq_factor", {"rope_scaling": SCALINGS["llama3"] | {"low_freq_factor": 4.0}}),
+    ("must be at most high_freq_factor", {"rope_scaling": SCALINGS["llama3"] | {"low_freq_factor": 4.5}}),
     (
         "original_max_position_embeddings must be an integer from 2",
         {"model_type": "phi3", "original_max_position_embeddings": 1, "rope_scaling": PHI3_FACTORS},
@@ -175,7 +187,7 @@ DAMAGE = [
     None, True, "abc", "", [], [1], {}, {"a": 1}, 0, -1, 1, 2, 0.5, -0.5, 1e-300, 1e300, 2**63, 10**400, -(10**400),
     float("nan"), float("inf"), float("-inf"), [None], [[]], [0.0, 1.0], [float("nan")] * 2, [10**400] * 2,
 ]  # fmt: skip
-WHOLE = CONFIGS | {kind: LLAMA | {"rope_scaling": scaling} for kind, scaling in SCALINGS.items()}
+WHOLE = MORE | {kind: LLAMA | {"rope_scaling": scaling} for kind, scaling in SCALINGS.items()}
 PLACES = [(name, key) for name, config in WHOLE.items() for key in config]
 PLACES += [(name, f"rope_scaling.{key}") for name in WHOLE for key in WHOLE[name].get("rope_scaling", ())]
 PLACES += [(name, key) for name in ("llama", "qwen2") for key in (*BASIC, "hidden_act", "bos_token_id", "layer_types")]
@@ -194,9 +206,9 @@ def test_a_damaged_value_is_refused_in_a_line_or_read_as_something_that_runs(nam
             assert "\n" not in str(refusal) and len(str(refusal)) < 400
             continue
         assert 0 <= spec.norm_eps <= 1 and 0 < spec.max_positions < 2**31
-        for length in (1, spec.max_positions) if spec.rope else ():
+        for rope, length in product(spec.ropes, (1, spec.max_positions)):
             inv_freq, factor = rope_frequencies(
-                spec.rope.dim, spec.rope.theta, scaling=spec.rope.scaling, seq_len=length, **dict(spec.rope.params)
+                rope.dim, rope.theta, scaling=rope.scaling, seq_len=length, **dict(rope.params)
             )
             assert np.isfinite(inv_freq).all() and (inv_freq > 0).all() and 0 < factor < np.inf
 
@@ -239,7 +251,7 @@ PUBLISHED = {
         "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
         "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false,
         "torch_dtype": "bfloat16", "transformers_version": "4.34.0.dev0", "use_cache": true, "vocab_size": 32000}""",
-        {"windows": (4096,) * 32, "family": "llama"},
+        {"window": 4096, "family": "llama"},
     ),
     "Qwen2.5-0.5B-Instruct": (
         """{"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
@@ -248,7 +260,7 @@ PUBLISHED = {
         "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
         "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
         "transformers_version": "4.43.1", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936}""",
-        {"windows": (None,) * 24, "biases": ("b_q", "b_k", "b_v")},
+        {"window": None, "biases": ("b_q", "b_k", "b_v")},
     ),
     "Qwen3-0.6B": (
         """{"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -258,7 +270,7 @@ PUBLISHED = {
         "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
         "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
         "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936}""",
-        {"qk_norm": True, "head_dim": 128, "biases": ()},
+        {"qk_norm": "head", "head_dim": 128, "biases": ()},
     ),
     "gpt2": (
         """{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
@@ -267,7 +279,7 @@ PUBLISHED = {
         "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null, "summary_first_dropout": 0.1,
         "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
         "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257}""",
-        {"ffn_size": 3072, "tied_embeddings": True, "gated": False},
+        {"size": 3072, "tied_embeddings": True, "gated": False},
     ),
 }
 
@@ -276,14 +288,16 @@ PUBLISHED = {
 def test_published_configs_are_read(name: str):
     text, expected = PUBLISHED[name]
     spec = read_spec(json.loads(text))
-    assert {field: getattr(spec, field) for field in expected} == expected
+    places = (spec, spec.layers[-1].mixer, spec.layers[-1].network)
+    found = {field: next(getattr(p, field) for p in places if hasattr(p, field)) for field in expected}
+    assert found == expected
 
 
 def test_partly_rotated_phi():
     more = {"partial_rotary_factor": 0.75, "full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False}
     more |= {"head_dim": 8, "sliding_window": 262144, "tie_word_embeddings": True}
     spec = read_spec(LLAMA | {"model_type": "phi3"} | more)
-    assert spec.rope is not None and spec.rope.dim == 6
+    assert spec.ropes[0].dim == 6
 
 
 @pytest.mark.parametrize("kind", [None, "rwkv", 3])

@@ -11,21 +11,21 @@ from refimpl import operations
 from refimpl.contract import ContractError
 from refimpl.models.decoder import forward, new_caches, position_table, project_logits
 from refimpl.models.families import read_spec
-from tests.models.tiny import CONFIGS, GPT2, LLAMA, random_weights
+from tests.models.tiny import LLAMA, MORE, random_weights
 
 IDS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 
 
 def run(name: str, ids: np.ndarray = IDS, chunks: tuple[int, ...] = ()) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return logits and hidden states of every position, computed in chunks of the given lengths and a last one."""
-    spec = read_spec(CONFIGS[name])
+    spec = read_spec(MORE[name])
     weights, caches, states = random_weights(spec), new_caches(spec, len(ids), np.float64), []
     for part in np.split(ids, np.cumsum(chunks)):
         if len(part):
             found, caches = forward(part, weights, spec, caches, operations)
             states.append(found)
     joined = [np.concatenate(layer) for layer in zip(*states, strict=True)]
-    return project_logits(joined[-1], weights, operations), joined
+    return project_logits(joined[-1], weights, spec, operations), joined
 
 
 def scalar_llama(ids: list[int]) -> list[list[float]]:
@@ -75,28 +75,30 @@ def test_tiny_llama_by_scalars():
     np.testing.assert_allclose(run("llama")[0], scalar_llama(IDS.tolist()), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in ("llama_dynamic", "phi3_longrope")])
+@pytest.mark.parametrize("name", [name for name in MORE if name not in ("llama_dynamic", "phi3_longrope")])
 @given(chunks=st.lists(st.integers(1, 4), max_size=4).map(tuple))
 def test_any_chunking_of_the_prefill_gives_the_same(name: str, chunks: tuple[int, ...]):
     whole, _ = run(name)
     np.testing.assert_allclose(run(name, chunks=chunks)[0], whole, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", MORE)
 def test_the_future_changes_nothing(name: str):
     changed = IDS.copy()
     changed[8:] = [7, 7, 7]
     np.testing.assert_allclose(run(name, changed)[0][:8], run(name)[0][:8], rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", MORE)
 def test_hidden_states_are_embeddings_layers_and_the_normalised_end(name: str):
-    spec = read_spec(CONFIGS[name])
+    spec = read_spec(MORE[name])
     weights, (logits, states) = random_weights(spec), run(name)
-    embedded = weights["embedding"][IDS] + (0 if spec.rope else weights["position_embedding"][: len(IDS)])
+    embedded = weights["embedding"][IDS] * spec.embedding_scale
+    embedded = embedded + (weights["position_embedding"][: len(IDS)] if spec.learned_positions else 0)
     assert len(states) == spec.num_layers + 1
     np.testing.assert_array_equal(states[0], embedded)
-    np.testing.assert_allclose(states[-1] @ weights.get("lm_head", weights["embedding"]).T, logits, rtol=1e-12)
+    scores, cap = states[-1] @ weights.get("lm_head", weights["embedding"]).T * spec.logit_scale, spec.logit_softcap
+    np.testing.assert_allclose(cap * np.tanh(scores / cap) if cap else scores, logits, rtol=1e-12)
 
 
 def test_a_window_forgets_what_is_older_than_all_layers_see():
@@ -122,12 +124,11 @@ def test_cached_keys_keep_their_rotation(name: str):
 
 
 def test_table_of_positions():
-    spec = read_spec(LLAMA)
-    cos, sin = position_table(spec, 2, 5)
+    (rope,) = read_spec(LLAMA).ropes
+    cos, sin = position_table(rope, 2, 5)
     assert cos.shape == sin.shape == (3, 2) and cos.dtype == np.float32
     np.testing.assert_allclose(sin[:, 0], np.sin([2, 3, 4]), rtol=1e-6)
-    assert position_table(spec, 0, 1, np.float64)[0].dtype == np.float64
-    assert position_table(read_spec(GPT2), 0, 1) == (None, None)
+    assert position_table(rope, 0, 1, np.float64)[0].dtype == np.float64
 
 
 @pytest.mark.parametrize(("label", "ids"), [("C1", []), ("C2", [3, 23]), ("C2", [-1])])

@@ -35,15 +35,42 @@ CONFIGS = {
         "model_type": "phi3", "original_max_position_embeddings": 8, "rope_scaling": PHI3_FACTORS,
     },
 }  # fmt: skip
+EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 6}
+MORE = CONFIGS | {
+    "gemma2": LLAMA | {"model_type": "gemma2", "sliding_window": 3, "query_pre_attn_scalar": 5},
+    "gemma3": LLAMA | {"model_type": "gemma3_text", "sliding_window": 3, "sliding_window_pattern": 2},
+    "olmo2": LLAMA | {"model_type": "olmo2"},
+    "olmo3": LLAMA | {"model_type": "olmo3", "sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
+    "granite": LLAMA | {
+        "model_type": "granite", "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.5,
+        "logits_scaling": 4.0,
+    },
+    "smollm3": LLAMA | {"model_type": "smollm3", "no_rope_layers": [1, 0]},
+    "mixtral": LLAMA | {"model_type": "mixtral", "num_local_experts": 4},
+    "qwen2_moe": LLAMA | EXPERTS | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 7},
+    "qwen3_moe": LLAMA | EXPERTS | {"model_type": "qwen3_moe", "decoder_sparse_step": 2, "norm_topk_prob": True},
+    "glm4_moe": LLAMA | {
+        "model_type": "glm4_moe", "num_experts_per_tok": 2, "moe_intermediate_size": 6, "n_routed_experts": 6, "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.5,
+        "use_qk_norm": True, "attention_bias": True,
+    },
+    "gpt_oss": LLAMA | {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 3},
+    "llama4": LLAMA | {
+        "model_type": "llama4_text", "num_local_experts": 3, "attention_chunk_size": 3, "floor_scale": 4,
+        "intermediate_size_mlp": 9, "interleave_moe_layer_step": 2, "no_rope_layers": [1, 0],
+    },
+}  # fmt: skip
+"""Configs of every family of decoders; the first of them also have a way to be written as a checkpoint here."""
 
 
 def random_weights(spec: ModelSpec, seed: int = 0) -> dict[str, np.ndarray]:
     """Return weights large enough that every part of the model shows in the logits."""
     random = np.random.default_rng(seed)
+    middle = 1 - spec.gain_offset
     return {
-        name: 1 + 0.2 * random.standard_normal(shape) if "norm.gain" in name else 0.6 * random.standard_normal(shape)
+        name: 0.6 * random.standard_normal(shape) if "norm.gain" not in name
+        else middle + 0.2 * random.standard_normal(shape)
         for name, shape in weight_shapes(spec).items()
-    }
+    }  # fmt: skip
 
 
 def published(weights: dict[str, np.ndarray], spec: ModelSpec) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
-"""Laws of the feed-forward block and of the whole transformer block."""
+"""Laws of the feed-forward block and of a whole layer."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +11,9 @@ from refimpl.basics import activation, linear, norm
 from refimpl.basics.activation import gelu_tanh, relu
 from refimpl.basics.gated import geglu, swiglu
 from refimpl.llm import attention, kv_cache, mlp, position, rope_scaling
-from refimpl.llm.block import transformer_block
 from refimpl.llm.kv_cache import new_cache
-from refimpl.models.spec import RopeSpec
+from refimpl.models.layer import run_layer
+from refimpl.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, RopeSpec
 from tests.laws.strategies import assert_near, normal, seeds, sizes
 
 OPS = SimpleNamespace(**{
@@ -21,11 +22,18 @@ OPS = SimpleNamespace(**{
     for name in module.__all__
 })
 D, F, N, K, H = 6, 10, 4, 2, 4
-LLAMA = SimpleNamespace(
-    num_heads=N, num_kv_heads=K, head_dim=H, norm="rms", norm_eps=1e-5, rope=RopeSpec(H), windows=(None, 3),
-    activation="silu",
-)
-GPT2 = SimpleNamespace(**vars(LLAMA) | {"norm": "layer", "rope": None, "activation": "gelu_tanh"})
+
+
+def model(network, norm="rms", rope=RopeSpec(H), norms="before", eps=1e-5, **more):  # noqa: B008 - it is frozen
+    """Return a model of two layers, of which the second has a window."""
+    mixers = [AttentionSpec(N, K, H, rope, window, **more) for window in (None, 3)]
+    layers = tuple(LayerSpec(mixer, network, norms) for mixer in mixers)
+    return ModelSpec("made", 5, D, layers, 64, norm=norm, norm_eps=eps)
+
+
+GATED, PLAIN = MlpSpec(F, "silu"), MlpSpec(F, "gelu_tanh", gated=False)
+LLAMA, NORMED = model(GATED), model(GATED, qk_norm="head")
+GPT2 = model(PLAIN, "layer", None)
 
 
 def layer(seed, *, gated=True, biased=False, head_norm=False):
@@ -49,10 +57,8 @@ def run(x, weights, spec, chunks, number=0, dtype=np.float64):
     cache.k[:], cache.v[:] = np.nan, np.nan  # slots that were never written may hold anything
     for count in chunks:
         start, end = end, end + count
-        tables = (None, None)
-        if spec.rope:
-            tables = position.rope_table(np.arange(start, end), inv_freq, factor, np.float64)
-        y, cache = transformer_block(x[start:end], weights, spec, number, cache, *tables, OPS)
+        table = position.rope_table(np.arange(start, end), inv_freq, factor, np.float64) if spec.ropes else None
+        y, cache = run_layer(x[start:end], weights, spec, number, cache, table, OPS)
         outputs.append(y)
     assert cache.length == len(x)
     return np.concatenate(outputs)
@@ -78,28 +84,28 @@ def test_gated_mlp_is_swiglu_or_geglu_between_two_maps(seed, T):
     assert_near(found, swiglu(gate + b_gate, up + b_up) @ w_down.T + b_down, terms=F + D, scale=99.0)
 
 
-def test_every_weight_of_a_block_counts():
+def test_every_weight_of_a_layer_counts():
     x = normal(0, 4, D)
-    for spec, weights in ((LLAMA, layer(0, biased=True, head_norm=True)), (GPT2, layer(0, gated=False, biased=True))):
+    for spec, weights in ((NORMED, layer(0, biased=True, head_norm=True)), (GPT2, layer(0, gated=False, biased=True))):
         y = run(x, weights, spec, [4])
         for name, weight in weights.items():
             # An RMS norm has no bias. Without rope a bias on all keys shifts a row of scores, which softmax ignores.
-            idle = ("attention_norm.bias", "mlp_norm.bias") if spec is LLAMA else ("b_k",)
+            idle = ("attention_norm.bias", "mlp_norm.bias") if spec is NORMED else ("b_k",)
             changed = weights | {name: weight + normal(1, *weight.shape)}
             assert np.allclose(run(x, changed, spec, [4]), y) == (name in idle), name
 
 
 @given(seeds, st.lists(st.integers(1, 4), min_size=1, max_size=5), st.sampled_from([0, 1]))
-def test_block_does_not_know_its_chunks(seed, chunks, number):
+def test_layer_does_not_know_its_chunks(seed, chunks, number):
     x = normal(seed, sum(chunks), D)
-    for spec, weights in ((LLAMA, layer(seed, head_norm=True)), (GPT2, layer(seed, gated=False, biased=True))):
+    for spec, weights in ((NORMED, layer(seed, head_norm=True)), (GPT2, layer(seed, gated=False, biased=True))):
         whole = run(x, weights, spec, [len(x)], number)
         for cut in (chunks, [1] * len(x)):
             assert_near(run(x, weights, spec, cut, number), whole, terms=500)
 
 
 @given(seeds, sizes)
-def test_block_is_causal_and_its_window_is_short(seed, T):
+def test_layer_is_causal_and_its_window_is_short(seed, T):
     x = normal(seed, T + 4, D)
     changed = x.copy()
     changed[T] += 1
@@ -111,7 +117,7 @@ def test_block_is_causal_and_its_window_is_short(seed, T):
 
 
 @given(seeds)
-def test_block_by_its_definition(seed):
+def test_layer_by_its_definition(seed):
     """The first token sees itself alone, so attention passes its value on."""
     x, weights = normal(seed, 1, D), layer(seed, gated=False, biased=True)
 
@@ -130,7 +136,7 @@ def test_block_by_its_definition(seed):
 def test_head_norm_makes_queries_and_keys_scale_free(seed, T):
     x, weights = normal(seed, T, D), layer(seed, head_norm=True)
     louder = weights | {"w_q": 8 * weights["w_q"], "w_k": 16 * weights["w_k"]}
-    spec = SimpleNamespace(**vars(LLAMA) | {"norm_eps": 0.0})
+    spec = model(GATED, qk_norm="head", eps=0.0)
     assert_near(run(x, louder, spec, [T]), run(x, weights, spec, [T]), terms=500)
 
 
@@ -143,5 +149,82 @@ def test_interleaved_block_equals_halves_with_permuted_rows(seed):
         "w_q": weights["w_q"].reshape(N, H, D)[:, order].reshape(N * H, D),
         "w_k": weights["w_k"].reshape(K, H, D)[:, order].reshape(K * H, D),
     }
-    interleaved = SimpleNamespace(**vars(LLAMA) | {"rope": RopeSpec(H, interleaved=True)})
+    interleaved = model(GATED, rope=RopeSpec(H, interleaved=True))
     assert_near(run(x, permuted, interleaved, [4]), run(x, weights, LLAMA, [4]), terms=500)
+
+
+POST = {"attention_post_norm.gain": (D,), "mlp_post_norm.gain": (D,)}
+
+
+def gains(seed, *names):
+    return {name: 1 + 0.3 * normal(seed + i, D) for i, name in enumerate(names)}
+
+
+@given(seeds, sizes)
+def test_norms_stand_before_behind_or_on_both_sides(seed, T):
+    """Each form by its equation, attention and network taken from layers without norms of their own."""
+    x, bare = normal(seed, T, D), {name: w for name, w in layer(seed).items() if "norm" not in name}
+    own = gains(9, "attention_norm.gain", "mlp_norm.gain", *POST)
+    still = {**bare, "w_down": np.zeros((D, F))}  # a network that adds nothing
+
+    def norm(rows, name):
+        return rows / np.sqrt((rows**2).mean(-1, keepdims=True) + 1e-5) * own[name + ".gain"]
+
+    def attend(rows):
+        return run(rows, still, LLAMA, [T]) - rows
+
+    def feed(rows):
+        return OPS.gated_mlp(rows, bare["w_gate"], bare["w_up"], bare["w_down"])
+
+    before = x + attend(norm(x, "attention_norm"))
+    behind = x + norm(attend(x), "attention_post_norm")
+    both = x + norm(attend(norm(x, "attention_norm")), "attention_post_norm")
+    wanted = {
+        "before": before + feed(norm(before, "mlp_norm")),
+        "after": behind + norm(feed(behind), "mlp_post_norm"),
+        "sandwich": both + norm(feed(norm(both, "mlp_norm")), "mlp_post_norm"),
+        "parallel": before + feed(norm(x, "mlp_norm")),
+    }
+    for norms, y in wanted.items():
+        kept = [name for name in own if ("post" in name and norms in ("after", "sandwich")) or
+                ("post" not in name and norms != "after")]
+        found = run(x, bare | {name: own[name] for name in kept}, model(GATED, norms=norms), [T])
+        assert_near(found, y, terms=500, scale=99.0)
+
+
+@given(seeds, st.integers(2, 6))
+def test_residual_scale_weighs_what_the_parts_add(seed, T):
+    x, weights = normal(seed, T, D), {name: w for name, w in layer(seed).items() if "norm" not in name}
+    halved = weights | {"w_o": weights["w_o"] / 2, "w_down": weights["w_down"] / 2}
+    assert_near(run(x, weights, replace(LLAMA, residual_scale=0.5), [T]), run(x, halved, LLAMA, [T]), terms=500)
+
+
+@given(seeds, st.integers(1, 6))
+def test_row_norm_sees_all_heads_of_a_token(seed, T):
+    """With one head it is the norm of that head; with more, louder heads stay louder."""
+    x, weights = normal(seed, T, D), layer(seed)
+    weights |= {"q_norm.gain": np.ones(N * H), "k_norm.gain": np.ones(K * H)}
+    spec = model(GATED, qk_norm="row", eps=0.0)
+    louder = weights | {"w_q": 8 * weights["w_q"]}
+    assert_near(run(x, louder, spec, [T]), run(x, weights, spec, [T]), terms=500)
+    one = weights | {"w_q": np.concatenate([8 * weights["w_q"][:H], weights["w_q"][H:]])}
+    assert T == 1 or not np.allclose(run(x, one, spec, [T]), run(x, weights, spec, [T]))
+
+
+def test_growing_queries_by_their_equation():
+    """A temperature is a scale of scores by position: 1 + a log(1 + floor((p + 1) / f))."""
+    x, weights = normal(3, 7, D), layer(3)
+    warm = model(GATED, rope=None, temperature=(2.0, 0.5))
+    growth = 1 + 0.5 * np.log1p((np.arange(7) + 1) // 2)
+    for t in range(7):
+        scaled = weights | {"w_q": growth[t] * weights["w_q"]}
+        assert_near(run(x, weights, warm, [3, 4])[t], run(x, scaled, model(GATED, rope=None), [7])[t], terms=500)
+
+
+def test_a_chunk_begins_anew():
+    x, weights = normal(4, 7, D), layer(4)
+    chunked = model(GATED, rope=None, chunk=3)
+    whole = run(x, weights, chunked, [2, 5])
+    for first in (0, 3, 6):
+        alone = run(x[first : first + 3], weights, model(GATED, rope=None), [len(x[first : first + 3])])
+        assert_near(whole[first : first + 3], alone, terms=500)
