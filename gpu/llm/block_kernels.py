@@ -10,7 +10,9 @@ from gpu.number import storage, write
 from refimpl.blocks import LAYOUTS
 from refimpl.contract import host
 
-__all__ = ["CHUNK", "WARPS", "dequantize_kernel", "linear_blocks_kernel", "linear_int8_kernel"]
+__all__ = [
+    "CHUNK", "WARPS", "dequantize_kernel", "held_words", "linear_blocks_kernel", "linear_int8_kernel", "read_chunk",
+]  # fmt: skip
 
 WARPS = 8
 """Warps of a block."""
@@ -51,13 +53,15 @@ def _stage(format: str) -> Any:
     return stage
 
 
-def _held(format: str, columns: int) -> int:
+@host
+def held_words(format: str, columns: int) -> int:
     """Return the words of shared memory that so many columns take."""
     return columns // FORMATS[format].elements * block_words(format) + _SECTOR
 
 
+@host
 @cache
-def _read_chunk(format: str) -> Any:
+def read_chunk(format: str) -> Any:
     """Return the function that has a warp turn a chunk of a row into float32 in shared memory, by way of its words."""
     from numba import cuda, uint64
 
@@ -66,13 +70,13 @@ def _read_chunk(format: str) -> Any:
     stage, read = _stage(format), decode(format)
 
     @device_function
-    def read_chunk(weights, held, words, row, width, start, end):
+    def chunk(weights, held, words, row, width, start, end):
         at, column = stage(held, words, row, width, start, end), lane() * uint64(16)
         if column < uint64(end - start):
             read(weights, held, at, column)
         cuda.syncwarp()
 
-    return read_chunk
+    return chunk
 
 
 @host
@@ -83,7 +87,7 @@ def dequantize_kernel(format: str) -> Kernel:
 
     from gpu.warp import block, lane, warp
 
-    read_chunk, most, put = _read_chunk(format), _held(format, CHUNK), place()
+    chunk, most, put = read_chunk(format), held_words(format, CHUNK), place()
 
     @numba_kernel("float32[:, ::1]", "uint16[::1]", "int32[::1]", name=f"dequantize[{format}]")
     def dequantize(out, words, ids):
@@ -93,7 +97,7 @@ def dequantize_kernel(format: str) -> Kernel:
         if row < uint64(len(out)):
             end, column = min(start + uint64(CHUNK), width), lane()
             source = uint64(ids[row]) if row < uint64(ids.size) else row
-            read_chunk(weights[warp()], held[warp()], words, source, width, start, end)
+            chunk(weights[warp()], held[warp()], words, source, width, start, end)
             while start + column < end:
                 out[row, start + column] = weights[warp(), put(column)]
                 column += uint64(32)
@@ -109,7 +113,7 @@ def linear_blocks_kernel(format: str) -> Kernel:
 
     from gpu.warp import block, lane, warp, warp_sum
 
-    read_chunk, most, put = _read_chunk(format), _held(format, CHUNK), place()
+    chunk, most, put = read_chunk(format), held_words(format, CHUNK), place()
 
     @numba_kernel(
         "float32[:, ::1]", "float32[:, ::1]", "uint16[::1]", "float32[::1]", "float32[:, ::1]",
@@ -122,7 +126,7 @@ def linear_blocks_kernel(format: str) -> Kernel:
         mine, start = float32(0), uint64(0)
         while start < width and row < uint64(y.shape[1]):
             end, token = min(start + uint64(CHUNK), width), uint64(0)
-            read_chunk(weights[warp()], held[warp()], words, row, width, start, end)
+            chunk(weights[warp()], held[warp()], words, row, width, start, end)
             while token < tokens:
                 part, column = float32(0), lane()
                 while start + column < end:
@@ -171,7 +175,7 @@ def linear_int8_kernel(dtype: str, format: str) -> Kernel:
 
     from gpu.warp import block, lane, warp
 
-    stage, term, most, words_of_block = _stage(format), _term(format), _held(format, 32 * 32), block_words(format)
+    stage, term, most, words_of_block = _stage(format), _term(format), held_words(format, 32 * 32), block_words(format)
     narrow = write(dtype)
 
     @numba_kernel(

@@ -8,14 +8,16 @@ import numpy as np
 from gpu import device
 from gpu.basics.linear_kernels import COLUMNS, ROWS, TILE_THREADS
 from gpu.grid import blocks_for, threads_for
+from gpu.llm import expert_block_kernels as stacked
+from gpu.llm.block_kernels import WARPS as BLOCK_WARPS
 from gpu.llm.expert_kernels import CHUNK, WARPS, count_choices, grouped, indexed, place_choices, sum_counts
 from gpu.number import named
 from gpu.registry import Variant
-from refimpl.contract import Array, Float, Int, kernel, op, require, whole, within
+from refimpl.contract import Array, Float, Int, UInt8, kernel, op, require, whole, within
 
 __all__ = [
-    "VARIANTS", "expert_permutation", "expert_permutation_into", "grouped_linear", "grouped_linear_into",
-    "indexed_linear", "indexed_linear_into",
+    "FUSED", "VARIANTS", "expert_permutation", "expert_permutation_into", "grouped_blocks_into", "grouped_linear",
+    "grouped_linear_into", "indexed_linear", "indexed_linear_into",
 ]  # fmt: skip
 
 
@@ -32,11 +34,15 @@ def expert_permutation(ids: Int[Array, "T A"], num_experts: int) -> tuple[Int[Ar
 @kernel
 def expert_permutation_into(
     order: Int[Array, " rows"], offsets: Int[Array, " bounds"], ids: Int[Array, "T A"],
-    places: Int[Array, " rows"] | None = None,
+    places: Int[Array, " rows"] | None = None, counts: Int[Array, "chunks E"] | None = None,
 ) -> None:
-    """Write the choices sorted by expert, where each expert's begin and, in ``places``, their rows; all int32."""
+    """Write the choices sorted by expert, where each expert's begin and, in ``places``, their rows; all int32.
+
+    ``counts`` is room for a row of every 256 choices, begun or full, and one more.
+    """
     flat, chunks, E = ids.reshape(-1), blocks_for(ids.size, CHUNK), len(offsets) - 1
-    counts, totals = device.empty((chunks, E), np.int32), device.empty(E, np.int32)
+    counts = device.empty((chunks + 1, E), np.int32) if counts is None else counts
+    counts, totals = counts[:chunks], counts[chunks]
     places = order[:0] if places is None else places
     device.launch(count_choices(), chunks, threads_for(E, 1), counts, flat)
     device.launch(sum_counts(), 1, threads_for(E + 1, 1), offsets, totals, counts)
@@ -73,6 +79,21 @@ def grouped_linear_into(
     grid = blocks_for(y.shape[1], COLUMNS), blocks_for(len(y), ROWS)
     made = grouped(named(y), named(x), named(w), named(b))
     device.launch(made, grid, TILE_THREADS, y, x, w, offsets, b, y[:0])
+
+
+@kernel
+def grouped_blocks_into(
+    y: Float[Array, "rows O"], x: Float[Array, "rows D"], blocks: UInt8[Array, "E O row_bytes"], format: str,
+    offsets: Int[Array, " bounds"], b: Float[Array, "E O"] | None = None,
+) -> None:
+    """Write what each group's quantised matrix makes of its rows; the offsets are int32, all numbers float32.
+
+    A warp reads a row of weights once for up to 32 rows of x, 8 warps a block.
+    """
+    b = x.reshape(-1)[:0].reshape(0, 0) if b is None else b
+    grid = blocks_for(y.shape[1], BLOCK_WARPS), blocks_for(len(y), stacked.ROWS)
+    words = blocks.reshape(-1).view(np.uint16)
+    device.launch(stacked.grouped_blocks(format), grid, 32 * BLOCK_WARPS, y, x, words, offsets, b)
 
 
 @op
@@ -116,6 +137,22 @@ def _stack(T: int) -> dict[str, Any]:
     return {"x": draw((T, 512)).astype(ml_dtypes.bfloat16), "w": draw((8, 256, 512)).astype(ml_dtypes.bfloat16)}
 
 
+def _grouped_blocks(x: Array, blocks: Array, format: str, offsets: Array, b: Array | None = None) -> Array:
+    y = device.empty((len(x), blocks.shape[1]), np.float32)
+    there = None if b is None else device.array(b)
+    grouped_blocks_into(y, device.array(x), device.array(blocks), format, device.array(offsets, np.int32), there)
+    return y
+
+
+def _blocks() -> dict[str, Any]:
+    """Return tokens and q8_0 matrices of four experts, the float16 of 0.0137 their scales."""
+    draw = np.random.default_rng(0)
+    blocks = draw.integers(0, 256, (4, 64, 16, 34), np.uint8)
+    blocks[..., :2] = 0x03, 0x23
+    x = draw.standard_normal((4, 512)).astype(np.float32)
+    return {"x": x, "blocks": blocks.reshape(4, 64, -1), "format": "q8_0", "offsets": np.array([0, 1, 1, 3, 4])}
+
+
 VARIANTS = (
     Variant("numba", "expert_permutation", expert_permutation, lambda *_, **__: True, _choices),
     Variant("tiled", "grouped_linear", grouped_linear, lambda *_, **__: True,
@@ -123,3 +160,5 @@ VARIANTS = (
     Variant("numba", "indexed_linear", indexed_linear, lambda *_, **__: True,
             lambda: _stack(1) | {"ids": np.array([[6, 1]])}),
 )  # fmt: skip
+
+FUSED = (Variant("numba", "grouped_blocks", _grouped_blocks, lambda *_, **__: True, _blocks),)

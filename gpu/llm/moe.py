@@ -18,7 +18,7 @@ from refimpl.contract import Array, Float, Int, kernel, op, require, within
 
 __all__ = [
     "VARIANTS", "add_shared_expert", "add_shared_expert_into", "grouped_moe", "grouped_moe_into", "indexed_moe",
-    "indexed_moe_into", "moe", "moe_into",
+    "indexed_moe_into", "mix_into", "moe", "moe_into", "share_into", "spread_into",
 ]  # fmt: skip
 
 _GATED = ("gelu_tanh", "silu", "swiglu_clamped")
@@ -83,7 +83,7 @@ def grouped_moe_into(
     gated_into(gate, gate, up, activation, limit=limit)
     down = device.empty((ids.size, y.shape[1]), np.float32)
     grouped_linear_into(down, gate, w_down, offsets, b_down)
-    _mix(y, down, weights, weight_inputs, places)
+    mix_into(y, down, weights, places, is_weighed=not weight_inputs)
 
 
 @op
@@ -118,7 +118,7 @@ def indexed_moe_into(
     gated_into(gate, gate, up, activation, limit=limit)
     down = device.empty((ids.size, y.shape[1]), np.float32)
     indexed_linear_into(down, gate, w_down, each, b_down)
-    _mix(y, down, weights, weight_inputs)
+    mix_into(y, down, weights, is_weighed=not weight_inputs)
 
 
 @op
@@ -150,8 +150,36 @@ def add_shared_expert_into(
     if w_share is not None:
         shares = device.empty((len(x), 1), np.float32)
         linear_into(shares, x, w_share)
-        device.launch(share(), blocks_for(gate.size, _THREADS), _THREADS, gate, shares)
+        share_into(gate, shares)
     linear_into(out, gate, w_down, None, y)
+
+
+@kernel
+def spread_into(
+    rows: Float[Array, "rows D"], x: Float[Array, "T D"], weights: Float[Array, "T A"],
+    places: Int[Array, " rows"] | None = None, *, is_weighed: bool = False,
+) -> None:
+    """Write each token to the rows of its choices, ``places`` or these themselves, times their weights if asked."""
+    made, flat = spread(named(rows), named(x), named(weights), is_weighed), weights.reshape(-1)
+    places = device.empty(0, np.int32) if places is None else places
+    device.launch(made, blocks_for(rows.size, _THREADS), _THREADS, rows, x, flat, places)
+
+
+@kernel
+def mix_into(
+    y: Float[Array, "T D"], rows: Float[Array, "rows D"], weights: Float[Array, "T A"],
+    places: Int[Array, " rows"] | None = None, *, is_weighed: bool = True,
+) -> None:
+    """Write the sum of the float32 rows of each token's choices into ``y``, times their weights if asked."""
+    places = device.empty(0, np.int32) if places is None else places
+    made = mix(named(y), named(weights), is_weighed)
+    device.launch(made, blocks_for(y.size, _THREADS), _THREADS, y, rows, weights, places)
+
+
+@kernel
+def share_into(rows: Float[Array, "T F"], shares: Float[Array, "T 1"]) -> None:
+    """Multiply each row by the sigmoid of its share; all float32."""
+    device.launch(share(), blocks_for(rows.size, _THREADS), _THREADS, rows, shares)
 
 
 def _check_experts(x: Array, activation: str, count: int, *stacks: Array) -> None:
@@ -180,16 +208,8 @@ def _mixture(
 def _spread(x: Array, weights: Array, is_weighed: bool, places: Array | None = None) -> Array:
     """Return the rows that the experts read: as they are stored, or weighed and in float32."""
     rows = device.empty((weights.size, x.shape[1]), np.float32 if is_weighed else x.dtype)
-    made, flat = spread(named(rows), named(x), named(weights), is_weighed), weights.reshape(-1)
-    places = device.empty(0, np.int32) if places is None else places
-    device.launch(made, blocks_for(rows.size, _THREADS), _THREADS, rows, x, flat, places)
+    spread_into(rows, x, weights, places, is_weighed=is_weighed)
     return rows
-
-
-def _mix(y: Array, rows: Array, weights: Array, weight_inputs: bool, places: Array | None = None) -> None:
-    made = mix(named(y), named(weights), not weight_inputs)
-    places = device.empty(0, np.int32) if places is None else places
-    device.launch(made, blocks_for(y.size, _THREADS), _THREADS, y, rows, weights, places)
 
 
 def _workload(T: int) -> dict[str, Any]:

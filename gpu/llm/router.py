@@ -70,12 +70,16 @@ def sigmoid_group_top_k(
 def sigmoid_group_top_k_into(
     ids: Int[Array, "T A"], weights: Float[Array, "T A"], logits: Float[Array, "T E"],
     bias: Float[Array, " E"] | None = None, *, groups: int = 1, top_groups: int = 1, scale: float = 1.0,
-    renormalise: bool = True,
+    renormalise: bool = True, room: tuple[Array, Array] | None = None,
 ) -> None:
-    """Write the experts of the best groups, int32, and their weights, float32."""
+    """Write the experts of the best groups, int32, and their weights, float32.
+
+    ``room`` is for which groups are closed, int32, and their scores, float32: a number for each token and group.
+    """
     closed = None
     if groups > 1:
-        closed, sums = device.empty((len(logits), groups), np.int32), device.empty((len(logits), groups), np.float32)
+        shape = len(logits), groups
+        closed, sums = room or (device.empty(shape, np.int32), device.empty(shape, np.float32))
         biases = logits.reshape(-1)[:0] if bias is None else bias
         made, grid = close_groups(named(logits), named(biases)), blocks_for(len(logits), WARPS)
         device.launch(made, grid, 32 * WARPS, closed, sums, logits, biases, top_groups)

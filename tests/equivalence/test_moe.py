@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from golden.tolerance import judge
 from gpu import device
+from gpu.grid import blocks_for
 from gpu.llm import experts as maps
 from gpu.llm import moe as twins
+from gpu.llm.block_kernels import WARPS, linear_blocks_kernel
 from gpu.llm.router import softmax_top_k
+from refimpl.blocks import FORMATS
 from refimpl.contract import ContractError
+from refimpl.llm.quantize import dequantize
 from tests.equivalence.strategies import dtypes, each_kernel, examples, numbers, reference, seeds
+from tests.equivalence.test_quantize import of_a_format, outputs, random_blocks
 from tests.laws.test_moe import BROKEN
 
 counts = st.sampled_from((0, 1, 2, 9, 33))
@@ -141,6 +146,32 @@ def test_grouped_linear(kernel, seed, groups, D, outputs, dtype, w_dtype):
     terms = round((D + 1) * reach(in_float64["x"], in_float64["w"], truth))
     verdict = judge(kernel.call(**arguments), truth, dtype, terms=terms)
     assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@of_a_format
+@given(seeds, st.lists(st.sampled_from((0, 1, 3, 32, 33)), min_size=1, max_size=5), outputs, st.booleans())
+def test_grouped_blocks_is_grouped_linear_of_the_weights(name, seed, groups, rows, has_bias):
+    data = random_blocks(seed, len(groups) * rows, 2, name)
+    w = dequantize(data, name).astype(np.float64).reshape(len(groups), rows, -1)
+    x, b = numbers(seed, sum(groups), w.shape[-1]), numbers(seed + 1, len(groups), rows) if has_bias else None
+    y, offsets = device.empty((len(x), rows), np.float32), np.cumsum([0, *groups], dtype=np.int32)
+    maps.grouped_blocks_into(y, x, data.reshape(len(groups), rows, -1), name, offsets, b)
+    truth = reference("grouped_linear")(x.astype(np.float64), w, offsets, b)
+    verdict = judge(y, truth, "float32", terms=round((w.shape[-1] + 1) * reach(x.astype(np.float64), w, truth)))
+    assert verdict.passed, verdict.reason
+    alone = device.empty((1, rows), np.float32)
+    for e, r in enumerate(offsets[:-1]):
+        if groups[e]:
+            linear_blocks_kernel_of(alone, x[r : r + 1], data.reshape(len(groups), rows, -1)[e], name, b, e)
+            assert np.array_equal(alone[0], y[r])
+
+
+def linear_blocks_kernel_of(y, x, blocks, name, b, e):
+    """Launch the kernel that serves every format, of one expert."""
+    b = np.zeros(0, np.float32) if b is None else b[e]
+    made, words = linear_blocks_kernel(name), blocks.reshape(-1).view(np.uint16)
+    device.launch(made, (blocks_for(y.shape[1], WARPS), 1), 32 * WARPS, y, x, words, b, y[:0])
 
 
 @each_kernel("indexed_linear")
