@@ -6,9 +6,13 @@ from typing import Any, NamedTuple
 
 from gpu.machine import Machine
 from refimpl.bottleneck.roofline import Device
+from refimpl.bottleneck.serving import experts_reached, mixture_of
 from refimpl.contract import host
+from refimpl.models.spec import ModelSpec
 
-__all__ = ["Stored", "fit_line", "head_name", "stored", "this_machine", "weight_bytes", "weight_bytes_read"]
+__all__ = [
+    "Stored", "expert_bytes", "fit_line", "head_name", "stored", "this_machine", "weight_bytes", "weight_bytes_read",
+]
 
 _TABLES = ("embedding", "position_embedding")  # a token looks up one row
 
@@ -31,7 +35,7 @@ def stored(tensors: Mapping[str, Any], dtype: str | None = None) -> dict[str, St
     held = {}
     for name, tensor in tensors.items():
         form = "float32" if len(tensor.shape) < 2 else dtype or tensor.format
-        size = int(tensor.data.nbytes) if form == tensor.format else prod(tensor.shape) * itemsize[form]
+        size = int(tensor.nbytes) if form == tensor.format else prod(tensor.shape) * itemsize[form]
         held[name] = Stored(form, tensor.shape, size)
     return held
 
@@ -49,10 +53,20 @@ def weight_bytes(weights: Weights) -> int:
 
 
 @host
-def weight_bytes_read(weights: Weights) -> int:
-    """Return the bytes of the weights that a pass reads: all but the tables of which it looks up rows."""
-    head = head_name(weights)
-    return sum(w.nbytes for name, w in weights.items() if name == head or name not in _TABLES)
+def weight_bytes_read(weights: Weights, spec: ModelSpec, tokens: int = 1) -> int:
+    """Return the bytes of the weights that a pass reads: of experts, those of its tokens; of tables, only rows."""
+    head, read = head_name(weights), 0.0
+    for name, weight in weights.items():
+        moe = mixture_of(spec, name)
+        if name == head or name not in _TABLES:
+            read += weight.nbytes * experts_reached(moe, tokens) / moe.num_experts
+    return round(read)
+
+
+@host
+def expert_bytes(weights: Weights) -> int:
+    """Return the bytes of all experts that a router chooses from."""
+    return sum(w.nbytes for name, w in weights.items() if ".experts." in name)
 
 
 @host

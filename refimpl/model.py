@@ -22,6 +22,7 @@ from refimpl.llm.speculative import Verify
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
 from refimpl.models.gguf_names import gguf_config, gguf_weights
+from refimpl.models.published import PREFIX, published_config, random_weights
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 
@@ -47,7 +48,13 @@ class Source:
 
 @host
 def open_model(ref: str | Path, *, offline: bool = False) -> Source:
-    """Open a folder, a GGUF file, org/name of the hub, or smollm2; weights stay in their files until they are read."""
+    """Open a folder, a GGUF file, org/name of the hub, or smollm2; weights stay in their files until they are read.
+
+    ``random:NAME`` is a published model without files: its weights are drawn when they are read.
+    """
+    if str(ref).startswith(PREFIX):
+        spec = read_spec(published_config(str(ref)))
+        return Source(spec, random_weights(spec), None, Path(ref))
     path = resolve(str(ref), offline=offline)
     if path.is_dir():
         config, tensors = read_folder(path)

@@ -14,9 +14,9 @@ __all__ = ["bytes_decoded", "statistics"]
 
 @host
 def bytes_decoded(model: Any, answers: Sequence[Answer]) -> int:
-    """Return the bytes that the decode steps read: all weights once a step, and every sequence's keys and values."""
+    """Return the bytes that the decode steps read: weights once a step, and every sequence's keys and values."""
     steps = max(len(answer.ids) - answer.drafted for answer in answers) - 1
-    moved = steps * weight_bytes_read(model.weights)
+    moved = steps * weight_bytes_read(model.weights, model.spec, len(answers))
     for answer in answers:
         own = max(len(answer.ids) - 1, 0)
         moved += own * kv_bytes_read(model.spec, 1, len(answer.prompt_ids) + own // 2, "float32")

