@@ -1,4 +1,4 @@
-"""The operations that language models are composed of, in one namespace: what a ``@composed`` function takes as ``ops``."""
+"""The operations that language models are composed of, in one namespace: their ``ops``."""
 
 from refimpl.basics.activation import gelu_erf, gelu_quick, gelu_tanh, relu, silu
 from refimpl.basics.linear import linear
