@@ -6,6 +6,8 @@ Every format says the same thing: a weight is a small code times a scale, plus a
 
 The formats differ only in where the bits of q, d and m lie. LAYOUTS shows the bytes of a block,
 ``read_codes`` finds q in them and ``read_scales`` d and m; ``write_codes`` and ``write_scales`` put them there.
+
+In mxfp4, q is a float of four bits (e2m1), twice as large, which makes it a whole number; d is half a power of two.
 """
 
 from collections.abc import Mapping
@@ -33,6 +35,7 @@ LAYOUTS: Mapping[str, np.dtype[np.void]] = {
     "q4_k": np.dtype([("d", _HALF), ("m", _HALF), ("scales", "u1", 12), ("low", "u1", 128)]),
     "q5_k": np.dtype([("d", _HALF), ("m", _HALF), ("scales", "u1", 12), ("high", "u1", 32), ("low", "u1", 128)]),
     "q6_k": np.dtype([("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), ("d", _HALF)]),
+    "mxfp4": np.dtype([("exponent", "u1"), ("low", "u1", 16)]),
 }
 
 
@@ -51,8 +54,11 @@ FORMATS: Mapping[str, BlockFormat] = {
 _CODES: Mapping[str, tuple[int, int, int, tuple[int, int] | None]] = {
     "q4_0": (8, 4, 16, None), "q4_1": (0, 4, 16, None), "q5_0": (16, 4, 16, (1, 1)), "q5_1": (0, 4, 16, (1, 1)),
     "q2_k": (0, 2, 32, None), "q3_k": (4, 2, 32, (1, 32)), "q4_k": (0, 4, 32, None), "q5_k": (0, 4, 32, (1, 32)),
-    "q6_k": (32, 4, 64, (2, 32)),
+    "q6_k": (32, 4, 64, (2, 32)), "mxfp4": (0, 4, 16, None),
 }  # fmt: skip
+
+_TWICE_E2M1 = np.int8([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+"""Twice the floats of four bits, by their bits; -0 becomes 0."""
 
 
 def _shifts(bits: int) -> Array:
@@ -94,6 +100,8 @@ def read_codes(block: Array, format: str) -> Array:
         return block["q"]
     offset, bits, run, high = _CODES[format]
     codes = unpack_fields(block["low"], bits, run)
+    if format == "mxfp4":
+        return _TWICE_E2M1[codes]
     return (codes if high is None else codes | unpack_fields(block["high"], *high) << bits) - offset
 
 
@@ -104,6 +112,8 @@ def write_codes(block: Array, format: str, q: Array) -> None:
         block["q"] = q
         return
     offset, bits, run, high = _CODES[format]
+    if format == "mxfp4":
+        q = np.searchsorted(_TWICE_E2M1[:8], np.abs(q)) + 8 * (q < 0)
     codes = (q + offset).astype(np.uint8)
     block["low"] = pack_fields(codes & (2**bits - 1), bits, run)
     if high is not None:
@@ -138,6 +148,9 @@ def read_scales(block: Array, format: str) -> tuple[Array, Array | None]:
             return _half(block, "d") * np.concatenate(d, axis=-1), -_half(block, "m") * np.concatenate(m, axis=-1)
         case "q6_k":
             return _half(block, "d") * block["scales"], None
+        case "mxfp4":
+            d = np.ldexp(np.float32(1), block["exponent"].astype(np.int32) - 128)
+            return np.where(block["exponent"] == 255, np.float32(np.nan), d)[..., None], None
         case _:
             return _half(block, "d"), None
 

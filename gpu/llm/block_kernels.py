@@ -4,8 +4,8 @@ from functools import cache
 from typing import Any
 
 from gpu.compile import Kernel, device_function, numba_kernel
-from gpu.llm.block_scales import scales
-from gpu.llm.blocks import FORMATS, block_words, code, decode, place
+from gpu.llm.block_scales import scales, unit
+from gpu.llm.blocks import FORMATS, block_units, code, decode, place
 from gpu.number import storage, write
 from refimpl.blocks import LAYOUTS
 from refimpl.contract import host
@@ -28,19 +28,19 @@ _APART = 36  # bytes from one block of codes to the next: 9 banks, so that no tw
 def _stage(format: str) -> Any:
     """Return the function that has a warp copy columns of a row, whole blocks, to shared memory, as they are.
 
-    It gives the place of their first word. Loads begin at a sector of memory, so that none is asked for twice.
+    It gives the place of their first block. Loads begin at a sector of memory, so that none is asked for twice.
     """
     from numba import cuda, uint64
 
     from gpu.warp import lane
 
-    elements, words_of_block = FORMATS[format].elements, block_words(format)
+    elements, units, of_word = FORMATS[format].elements, block_units(format), 2 // unit(format)
 
     @device_function
     def stage(held, words, row, width, start, end):
-        first = (row * width + start) // uint64(elements) * uint64(words_of_block)
-        last = (row * width + end) // uint64(elements) * uint64(words_of_block)
-        sector = first & ~uint64(_SECTOR - 1)
+        first = (row * width + start) // uint64(elements) * uint64(units)
+        last = ((row * width + end) // uint64(elements) * uint64(units) + uint64(of_word - 1)) // uint64(of_word)
+        sector = first // uint64(of_word) & ~uint64(_SECTOR - 1)
         cuda.syncwarp()  # what was there is read
         i = sector
         while i < last:  # as often for every lane: unrolled, lanes with another count would ask for other sectors
@@ -48,7 +48,7 @@ def _stage(format: str) -> Any:
                 held[i + lane() - sector] = words[i + lane()]
             i += uint64(32)
         cuda.syncwarp()
-        return first - sector
+        return first - sector * uint64(of_word)
 
     return stage
 
@@ -56,7 +56,7 @@ def _stage(format: str) -> Any:
 @host
 def held_words(format: str, columns: int) -> int:
     """Return the words of shared memory that so many columns take."""
-    return columns // FORMATS[format].elements * block_words(format) + _SECTOR
+    return columns // FORMATS[format].elements * FORMATS[format].bytes // 2 + 1 + _SECTOR
 
 
 @host
@@ -175,7 +175,7 @@ def linear_int8_kernel(dtype: str, format: str) -> Kernel:
 
     from gpu.warp import block, lane, warp
 
-    stage, term, most, words_of_block = _stage(format), _term(format), held_words(format, 32 * 32), block_words(format)
+    stage, term, most, units = _stage(format), _term(format), held_words(format, 32 * 32), block_units(format)
     narrow = write(dtype)
 
     @numba_kernel(
@@ -189,7 +189,7 @@ def linear_int8_kernel(dtype: str, format: str) -> Kernel:
         mine, start = float32(0), uint64(0)
         while start < width and row < uint64(y.shape[1]):
             end = min(start + uint64(32 * 32), width)
-            at = stage(held[warp()], words, row, width, start, end) + lane() * uint64(words_of_block)
+            at = stage(held[warp()], words, row, width, start, end) + lane() * uint64(units)
             count, own, t = (end - start) // uint64(32), start // uint64(32) + lane(), first_token
             while t < first_token + tokens:
                 cuda.syncwarp()

@@ -8,7 +8,7 @@ from gpu.number import read
 from refimpl.blocks import LAYOUTS
 from refimpl.contract import host
 
-__all__ = ["field", "scales", "start"]
+__all__ = ["field", "scales", "start", "unit"]
 
 
 @host
@@ -17,7 +17,7 @@ def scales(format: str) -> Any:
     """Return the function for kernels that reads d and m, 0 where there is none: words, block, element -> d, m."""
     own = {
         "q2_k": _scales_q2_k, "q3_k": _scales_q3_k, "q4_k": _scales_six_bits, "q5_k": _scales_six_bits,
-        "q6_k": _scales_q6_k,
+        "q6_k": _scales_q6_k, "mxfp4": _scales_mxfp4,
     }
     return own.get(format, _scales_plain)(format)
 
@@ -29,8 +29,18 @@ def start(format: str, name: str) -> int:
 
 
 @host
+def unit(format: str) -> int:
+    """Return the bytes in which places of a format are counted: those of a word, or 1 where blocks end within one.
+
+    >>> unit("q8_0"), unit("mxfp4")
+    (2, 1)
+    """
+    return 1 if LAYOUTS[format].itemsize % 2 else 2
+
+
+@host
 @cache
-def field(start: int, bits: int, run: int) -> Any:
+def field(start: int, bits: int, run: int, unit: int = 2) -> Any:
     """Return the function for kernels that reads element i of bit fields, packed into bytes from one on.
 
     ``run`` neighbours stand in the lowest bits of as many bytes, the next ``run`` in the bits above them.
@@ -42,8 +52,13 @@ def field(start: int, bits: int, run: int) -> Any:
     @device_function
     def field(words, block, i):
         byte = uint64(start) + i // uint64(run * fields) * uint64(run) + i % uint64(run)
-        shift = (byte & uint64(1)) * uint64(8) + i // uint64(run) % uint64(fields) * uint64(bits)
-        return int32(uint64(words[block + byte // uint64(2)]) >> shift & uint64((1 << bits) - 1))
+        shift = i // uint64(run) % uint64(fields) * uint64(bits)
+        if unit == 2:
+            word, shift = words[block + byte // uint64(2)], shift + (byte & uint64(1)) * uint64(8)
+        else:
+            byte += block
+            word, shift = words[byte // uint64(2)], shift + (byte & uint64(1)) * uint64(8)
+        return int32(uint64(word) >> shift & uint64((1 << bits) - 1))
 
     return field
 
@@ -136,5 +151,19 @@ def _scales_q6_k(format: str) -> Any:
     def scales(words, block, i):
         scale = int8(byte(words, block, i // uint64(16)))
         return cuda.libdevice.fmul_rn(half_d(words, block), float32(scale)), float32(0)
+
+    return scales
+
+
+def _scales_mxfp4(format: str) -> Any:
+    from numba import cuda, float32, int32, uint64
+
+    byte = field(start(format, "exponent"), 8, 1, unit(format))
+
+    @device_function
+    def scales(words, block, i):
+        e = byte(words, block, uint64(0))
+        bits = (e - int32(1)) << int32(23) if e > int32(1) else int32(0x200000) << e  # 2^(e - 128)
+        return cuda.libdevice.int_as_float(bits if e < int32(255) else int32(0x7FC00000)), float32(0)
 
     return scales

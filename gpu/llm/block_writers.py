@@ -29,7 +29,8 @@ def quantize(w: Float[Array, "O D"], format: str) -> UInt8[Array, "O row_bytes"]
     quantize_into(blocks, device.array(w), format)
     block = device.to_host(blocks).view(LAYOUTS[format])
     scales = [block[name] for name in ("d", "m") if name in (LAYOUTS[format].names or ())]
-    require(bool(np.isfinite(scales).all()), "C3", f"w and its scales in {format} are finite")
+    fits = (block["exponent"] < 255).all() if format == "mxfp4" else np.isfinite(scales).all()
+    require(bool(fits), "C3", f"w and its scales in {format} are finite")
     return blocks
 
 

@@ -1,19 +1,23 @@
 """Weights in blocks as kernels read them, by the layouts of ``refimpl.blocks``.
 
-Kernels see the bytes as 16-bit words: a block of every format is whole words, and its float16 numbers are words.
+Kernels see the bytes as 16-bit words: a block of every format but mxfp4 is whole words, and its float16 numbers are
+words. In mxfp4 places are counted in bytes (``unit``).
 """
 
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import numpy as np
+
+from gpu import device
 from gpu.compile import device_function
-from gpu.llm.block_scales import field, scales, start
+from gpu.llm.block_scales import field, scales, start, unit
 from gpu.registry import Variant
 from refimpl.blocks import FORMATS, LAYOUTS
-from refimpl.contract import host
+from refimpl.contract import Array, host
 
-__all__ = ["CODES", "FORMATS", "VARIANTS", "block_words", "code", "decode", "place"]
+__all__ = ["CODES", "FORMATS", "VARIANTS", "block_units", "code", "decode", "place", "words_of"]
 
 CODES: Mapping[str, tuple[int, tuple[tuple[str, int, int], ...]]] = {
     "q8_0": (0, (("q", 8, 32),)),
@@ -26,18 +30,30 @@ CODES: Mapping[str, tuple[int, tuple[tuple[str, int, int], ...]]] = {
     "q4_k": (0, (("low", 4, 32),)),
     "q5_k": (0, (("low", 4, 32), ("high", 1, 32))),
     "q6_k": (32, (("low", 4, 64), ("high", 2, 32))),
+    "mxfp4": (0, (("low", 4, 16),)),
 }
 """What is taken off a code, and the fields of its bits, the lowest first: name, bits, and bytes side by side."""
 
 
 @host
-def block_words(format: str) -> int:
-    """Return the 16-bit words of a block.
+def block_units(format: str) -> int:
+    """Return the units of a block: its 16-bit words, or its bytes.
 
-    >>> block_words("q8_0")
-    17
+    >>> block_units("q8_0"), block_units("mxfp4")
+    (17, 17)
     """
-    return FORMATS[format].bytes // 2
+    return FORMATS[format].bytes // unit(format)
+
+
+@host
+def words_of(blocks: Array) -> Array:
+    """Return rows of bytes as one run of 16-bit words; what begins or ends within a word is copied."""
+    run = blocks.reshape(-1)
+    if run.size % 2:
+        whole = device.empty(run.size + 1, np.uint8)
+        whole[: run.size] = run
+        run = whole
+    return (run if device.is_aligned(run, 2) else run.copy()).view(np.uint16)
 
 
 @host
@@ -45,12 +61,12 @@ def block_words(format: str) -> int:
 def decode(format: str) -> Any:
     """Return the function for kernels that reads 16 weights, which share their scales, into float32.
 
-    It takes words, the index of a row's first one, and the first column of the 16; ``place`` says where column c goes.
+    It takes words, the place of a row's first block, and the first column of the 16; ``place`` says where column c goes.
     w = d q + m, product and sum rounded one by one: an addition that the compiler fuses would not give the same bits.
     """
     from numba import cuda, float32, uint64
 
-    elements, words_of_block = FORMATS[format].elements, block_words(format)
+    elements, units = FORMATS[format].elements, block_units(format)
     read_code, read_scales, has_m = code(format), scales(format), "m" in (LAYOUTS[format].names or ())
     put = place()
 
@@ -63,7 +79,7 @@ def decode(format: str) -> Any:
 
     @device_function
     def decode(weights, words, at, column):
-        block, i = at + column // uint64(elements) * uint64(words_of_block), column % uint64(elements)
+        block, i = at + column // uint64(elements) * uint64(units), column % uint64(elements)
         d, m = read_scales(words, block, i)
         sixteen(weights, words, block, i, column, d, m)
 
@@ -104,11 +120,11 @@ def place() -> Any:
 @host
 @cache
 def code(format: str) -> Any:
-    """Return the function for kernels that reads q: words, the index of the block's first one, element -> int32."""
-    from numba import int8, int32
+    """Return the function for kernels that reads q: words, the place of the block, element -> int32."""
+    from numba import int8, int32, int64
 
     offset, ((name, bits, run), *more) = CODES[format]
-    low = field(start(format, name), bits, run)
+    low = field(start(format, name), bits, run, unit(format))
     high = field(start(format, more[0][0]), *more[0][1:]) if more else None
 
     @device_function
@@ -119,6 +135,14 @@ def code(format: str) -> Any:
     def one(words, block, i):
         return low(words, block, i) - int32(offset)
 
+    @device_function
+    def float_of_four_bits(words, block, i):
+        bits_ = low(words, block, i)
+        size = int32(int64(0xC8643210) >> int64((bits_ & int32(7)) * int32(4)) & int64(15))  # twice the numbers
+        return -size if bits_ > int32(7) else size
+
+    if format == "mxfp4":
+        return float_of_four_bits
     if high is None:
         return signed if bits == 8 else one
 

@@ -8,7 +8,7 @@ from gpu import device
 from gpu.compile import Kernel, numba_kernel
 from gpu.grid import blocks_for
 from gpu.llm.block_kernels import CHUNK, WARPS, dequantize_kernel, linear_blocks_kernel, linear_int8_kernel
-from gpu.llm.blocks import FORMATS
+from gpu.llm.blocks import FORMATS, words_of
 from gpu.llm.gemv_blocks import GEMV_FORMATS, gemv_blocks_into
 from gpu.number import DTYPES, named, read, storage
 from gpu.registry import Variant
@@ -41,7 +41,7 @@ def dequantize_into(
     tokens, width = out.shape
     grid = blocks_for(width, CHUNK), blocks_for(tokens, WARPS)
     ids = device.empty(0, np.int32) if ids is None else ids
-    device.launch(dequantize_kernel(format), grid, 32 * WARPS, out, _words(blocks), ids)
+    device.launch(dequantize_kernel(format), grid, 32 * WARPS, out, words_of(blocks), ids)
 
 
 @op
@@ -89,7 +89,7 @@ def linear_int8_into(
     """Apply quantised weights to activations that ``quantize_int8_into`` rounded."""
     tokens, outputs = y.shape
     grid = blocks_for(outputs, WARPS), blocks_for(tokens, _TOKENS)
-    device.launch(linear_int8_kernel(named(y), format), grid, 32 * WARPS, y, q, scale, _words(blocks))
+    device.launch(linear_int8_kernel(named(y), format), grid, 32 * WARPS, y, q, scale, words_of(blocks))
 
 
 @kernel
@@ -109,7 +109,7 @@ def linear_blocks_into(
     tokens, outputs = y.shape
     grid = blocks_for(outputs, WARPS), blocks_for(tokens, _TOKENS)
     b, residual = x.reshape(-1)[:0] if b is None else b, y[:0] if residual is None else residual
-    device.launch(linear_blocks_kernel(format), grid, 32 * WARPS, y, x, _words(blocks), b, residual)
+    device.launch(linear_blocks_kernel(format), grid, 32 * WARPS, y, x, words_of(blocks), b, residual)
 
 
 def _check_blocks(blocks: Array, format: str) -> tuple[int, int]:
@@ -121,12 +121,6 @@ def _check_blocks(blocks: Array, format: str) -> tuple[int, int]:
     elements, size = FORMATS[format]
     require(row_bytes % size == 0, "C2", f"a row of {format} is a multiple of {size} bytes, got {row_bytes}")
     return outputs, row_bytes // size * elements
-
-
-def _words(blocks: Array) -> Array:
-    """Return rows of bytes as one run of 16-bit words."""
-    run = blocks.reshape(-1)
-    return (run if device.is_aligned(run, 2) else run.copy()).view(np.uint16)
 
 
 @cache

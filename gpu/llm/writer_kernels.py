@@ -39,6 +39,8 @@ def _ends(format: str) -> Any:
 
     from gpu.warp import ALL, lane, warp_max
 
+    if format == "mxfp4":
+        return _ends_of_mxfp4()
     largest, mul, plus, over = float32(_LARGEST[format]), multiply(), add(), divide()
 
     @device_function
@@ -70,6 +72,37 @@ def _ends(format: str) -> Any:
 
 
 @cache
+def _ends_of_mxfp4() -> Any:
+    """Return the function that gives a lane the exponent of d as its file has it, 0, and its code."""
+    from numba import cuda, float32, int32
+
+    from gpu.warp import warp_max
+
+    @device_function
+    def by_power(x):
+        e = max((cuda.libdevice.float_as_int(warp_max(abs(x))) >> int32(23)) - int32(2), int32(0))
+        d = cuda.libdevice.int_as_float((e - int32(1)) << int32(23) if e > int32(1) else int32(0x200000) << e)
+        ratio, code = cuda.libdevice.fdiv_rn(abs(x), d), int32(0)
+        for step in (0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0):  # between two sizes, of which a tie takes the smaller
+            code += int32(ratio > float32(step))
+        return float32(e), float32(0), code | int32(8) if x < float32(0) and code else code
+
+    return by_power
+
+
+@cache
+def _put_exponent(at: int) -> Any:
+    """Return the function that writes the exponent of mxfp4, 255 where it is not a number."""
+    from numba import int32, uint8, uint64
+
+    @device_function
+    def put(blocks, first, number):
+        blocks[first + uint64(at)] = uint8(int32(number)) if number == number else uint8(255)
+
+    return put
+
+
+@cache
 def _of_32(format: str, dtype: str) -> Kernel:
     from numba import cuda, float32, int32, uint8, uint64
 
@@ -77,7 +110,8 @@ def _of_32(format: str, dtype: str) -> Kernel:
 
     names, size, wide, ends = LAYOUTS[format].names or (), FORMATS[format].bytes, read(dtype), _ends(format)
     has_m, has_high, is_whole = "m" in names, "high" in names, format == "q8_0"
-    put_d, put_m = half(start(format, "d")), half(start(format, "m" if has_m else "d"))
+    put_d = _put_exponent(start(format, "exponent")) if format == "mxfp4" else half(start(format, "d"))
+    put_m = half(start(format, "m")) if has_m else put_d
     low_at, high_at = start(format, "q" if is_whole else "low"), start(format, "high") if has_high else 0
 
     @numba_kernel("uint8[::1]", f"{storage(dtype)}[::1]", name=f"quantize[{format}, {dtype}]")

@@ -7,7 +7,7 @@ best. Then the groups' scales are rounded in their turn, and the codes taken ane
 
 import numpy as np
 
-from refimpl.blocks import FORMATS, LAYOUTS, write_codes, write_scales
+from refimpl.blocks import FORMATS, LAYOUTS, read_scales, write_codes, write_scales
 from refimpl.contract import Array, Float, UInt8, op, require, widen
 
 __all__ = ["quantize"]
@@ -100,6 +100,16 @@ def _scale_and_minimum(x: Array, format: str) -> tuple[Array, ...]:
     return best[:3]
 
 
+def _write_mxfp4(block: Array, x: Array) -> None:
+    """Round blocks to floats of four bits: the largest has the largest exponent, ties go towards 0."""
+    largest = np.abs(x).max(-1)
+    exponent = np.frexp(largest)[1] - 1 - 2  # floor(log2) less the largest exponent of e2m1
+    block["exponent"] = np.where(largest > 0, np.clip(exponent + 127, 0, 254), 0)
+    ratio = np.abs(x) / read_scales(block, "mxfp4")[0]
+    steps, sizes = x.dtype.type([0.5, 1.5, 2.5, 3.5, 5, 7, 10]), np.array([0, 1, 2, 3, 4, 6, 8, 12])
+    write_codes(block, "mxfp4", np.where(x < 0, -1, 1) * sizes[np.searchsorted(steps, ratio)])
+
+
 def _write_32(block: Array, x: Array, format: str) -> None:
     """Round blocks whose scale, and minimum, are those of their ends."""
     largest, m = _LARGEST[format], x.min(-1, keepdims=True)
@@ -150,10 +160,12 @@ def quantize(w: Float[Array, "O D"], format: str) -> UInt8[Array, "O row_bytes"]
         d = (max w - min w) / 15, 31;  q = round((w - m) / d). With _k, d and m of a group of 16 or 32 are those of the
         least error among several roundings: weighted by w^2 for q3_k and q6_k, by |w| for q2_k (|error|), by
         |w| + rms(w) for q4_k and q5_k; then d and m become whole numbers of 4 to 8 bits times a float16.
+        mxfp4: d = 2^(floor(log2 max |w|) - 3), q the nearest of 0, 1, 2, 3, 4, 6, 8, 12, of two the smaller.
     Cost: 3 O D flop with 32 elements, about 200 O D with _k; reads O D, writes O row_bytes (2.6 to 8.5 bits an
         element).
     Numerics: float32, each operation rounded once, sums from left to right: the bytes of ggml. Scales are rounded to
-        float16 after the codes were taken where a block has one scale, before where it has several.
+        float16 after the codes were taken where a block has one scale, before where it has several. The logarithm of
+        mxfp4 is exact here; in ggml it is rounded, which can double the d of a number just below a power of two.
     Constraints:
         (C1) format is in FORMATS.
         (C2) w is a matrix, its width D a multiple of the elements of a block.
@@ -170,7 +182,10 @@ def quantize(w: Float[Array, "O D"], format: str) -> UInt8[Array, "O row_bytes"]
     x = widen(w).reshape(len(w), w.shape[1] // elements, elements) + 0  # a 0 of either sign is 0
     block = np.zeros(x.shape[:2], LAYOUTS[format])
     with np.errstate(all="ignore"):
-        (_write_256 if format in _GROUPS else _write_32)(block, x, format)
+        if format == "mxfp4":
+            _write_mxfp4(block, x)
+        else:
+            (_write_256 if format in _GROUPS else _write_32)(block, x, format)
     scales = [block[name] for name in ("d", "m") if name in (LAYOUTS[format].names or ())]
     require(bool(np.isfinite(w).all() and np.isfinite(scales).all()), "C3", f"w and its scales in {format} are finite")
     return block.view(np.uint8).reshape(len(w), w.shape[1] // elements * size)

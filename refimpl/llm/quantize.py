@@ -30,18 +30,20 @@ def dequantize(blocks: UInt8[Array, "O row_bytes"], format: str) -> Float[Array,
     Math: w = d q + m, without the addition where the format has no m.
     Cost: 2 O D flop; reads O row_bytes (2.6 to 8.5 bits an element), writes 4 O D. Memory is the bottleneck.
     Numerics: d and m are float16 widened to float32, times an integer scale in the _k formats (rounded once);
-        product and sum are rounded once each. What is not finite in the file is not finite in the result.
+        product and sum are rounded once each. What is not finite in the file is not finite in the result. In mxfp4
+        all is exact; a scale of 255 is NaN, as in the OCP standard (ggml takes it for 2^128), and -0 is 0.
     Constraints:
         (C1) format is in FORMATS.
         (C2) blocks are rows of bytes, row_bytes a multiple of the bytes of a block.
-    Source: ggml-quants.c (dequantize_row_*), github.com/ggml-org/ggml.
+    Source: ggml-quants.c (dequantize_row_*), github.com/ggml-org/ggml; OCP Microscaling Formats (MX) specification 1.0,
+        2023.
 
     >>> row = np.frombuffer(np.float16([0.5, -1]).tobytes() + bytes([0x21] * 16), np.uint8)   # q4_1: d, m, codes
     >>> dequantize(row[None], "q4_1")[0, [0, 15, 16, 31]]
     array([-0.5, -0.5,  0. ,  0. ], dtype=float32)
     """
     q, d, m = _unpack(blocks, format)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         w = d[..., None] * q
         if m is not None:
             w += m[..., None]
@@ -88,7 +90,7 @@ def linear_int8(
     Numerics: both inner sums are exact integers; each product and sum around them is rounded once to float32
         (no fused multiply-add), blocks added from left to right, so the result is one definite bit pattern.
     Constraints:
-        (C1) format has blocks of 32 elements: q8_0, q4_0, q4_1, q5_0, q5_1.
+        (C1) format has blocks of 32 elements: q8_0, q4_0, q4_1, q5_0, q5_1, mxfp4.
         (C2) blocks are rows of bytes, row_bytes a multiple of the bytes of a block.
         (C3) x is as wide as the weights; beyond that, x is what quantize_int8 takes.
     Source: ggml_vec_dot_q4_1_q8_1 and its kin in ggml-cpu/quants.c.
@@ -105,7 +107,7 @@ def linear_int8(
     q_TD, dx_TB = quantize_int8(x)
     q_TBI = q_TD.reshape(*dx_TB.shape, 32).astype(np.int32)
     y_TO = np.zeros((len(x), len(blocks)), dx_TB.dtype)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         for b in range(d_OB.shape[1]):
             dots_TO = q_TBI[:, b] @ q_OBI[:, b].astype(np.int32).T
             term_TO = d_OB[:, b] * dots_TO.astype(y_TO.dtype)

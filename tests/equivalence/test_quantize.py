@@ -29,6 +29,8 @@ def random_blocks(seed: int, rows: int, blocks: int, name: str, is_tame: bool = 
         block = data.view(LAYOUTS[name])
         for field in {"d", "m"} & set(LAYOUTS[name].names or ()):
             block[field] = draws.uniform(-0.1, 0.1, block.shape)
+        if name == "mxfp4":
+            block["exponent"] = draws.integers(118, 125, block.shape)
     return data
 
 
@@ -92,7 +94,7 @@ def test_linear_blocks_is_linear_of_the_weights(name, seed, T, rows, blocks, has
     assert verdict.passed, verdict.reason
 
 
-@given(seeds, st.sampled_from((1, 2, 33, 40)), st.sampled_from(("q8_0", "q4_0", "q6_k")))
+@given(seeds, st.sampled_from((1, 2, 33, 40)), st.sampled_from(("q8_0", "q4_0", "q6_k", "mxfp4")))
 def test_a_row_of_linear_blocks_has_the_same_bits_in_any_batch(seed, T, name):
     data, x = random_blocks(seed, 9, 2, name), numbers(seed, T, 2 * FORMATS[name].elements)
     together, alone = device.empty((T, 9), np.float32), device.empty((1, 9), np.float32)

@@ -63,7 +63,7 @@ def row(name: str, value: float) -> np.ndarray:
         ("C2", lambda: quantize(np.zeros((1, 33), np.float32), "q4_0")),
         ("C2", lambda: quantize(np.zeros(256, np.float32), "q4_k")),
         *(("C3", lambda name=name, value=value: quantize(row(name, value), name)) for name in FORMATS
-          for value in (np.nan, -np.nan, np.inf, -np.inf, 3e38)),
+          for value in (np.nan, -np.nan, np.inf, -np.inf, 3e38) if (name, value) != ("mxfp4", 3e38)),
     ],
 )  # fmt: skip
 def test_quantize_refuses(label, call):
