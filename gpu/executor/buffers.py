@@ -13,7 +13,7 @@ from refimpl.contract import Array
 from refimpl.efficient.allocator import blocks_for
 from refimpl.llm.position import rope_table
 from refimpl.llm.rope_scaling import rope_frequencies
-from refimpl.models.spec import ModelSpec
+from refimpl.models.spec import MlpSpec, ModelSpec, RopeSpec
 
 __all__ = ["Buffers", "Step"]
 
@@ -25,14 +25,14 @@ class Step(NamedTuple):
 
     x: Array
     normed: Array
+    aside: Array  # what the network of a parallel layer reads
+    fed: Array  # what is normalised or scaled before it is added to x
     q: Array
     k: Array
     v: Array
     mixed: Array
-    gate: Array
-    up: Array
-    cos: Array
-    sin: Array
+    ropes: dict[RopeSpec, tuple[Array, Array]]  # cosines and sines of every rotation
+    growth: dict[tuple[float, float], Array]  # of queries, by AttentionSpec.temperature
     ids: Array
     positions: Array
     slots: Array
@@ -51,12 +51,14 @@ class Buffers:
         def floats(*shape: int) -> Array:
             return device.empty((CHUNK, *shape), "float32")
 
-        self.x, self.normed = floats(spec.hidden_size), floats(spec.hidden_size)
+        self.x, self.normed, self.aside, self.fed = (floats(spec.hidden_size) for _ in range(4))
         self.q, self.mixed = floats(spec.num_heads, spec.head_dim), floats(spec.num_heads, spec.head_dim)
         self.k, self.v = floats(spec.num_kv_heads, spec.head_dim), floats(spec.num_kv_heads, spec.head_dim)
-        self.gate, self.up = floats(spec.ffn_size if spec.gated else 0), floats(spec.ffn_size)
-        pairs = spec.rope.dim // 2 if spec.rope else 0
-        self.cos, self.sin = floats(pairs), floats(pairs)
+        networks = [layer.network for layer in spec.layers if isinstance(layer.network, MlpSpec)]
+        self._gate = floats(max((each.size for each in networks if each.gated), default=0)).reshape(-1)
+        self._up = floats(max((each.size for each in networks), default=0)).reshape(-1)
+        self.ropes = {rope: (floats(rope.dim // 2), floats(rope.dim // 2)) for rope in spec.ropes}
+        self.growth = {each.temperature: floats() for each in spec.mixers if each.temperature is not None}
         self.picked = device.empty((_LOGIT_ROWS, spec.hidden_size), "float32")
         self.logits = device.empty((_LOGIT_ROWS, spec.vocab_size), "float32")
         self.ids, self.positions, self.slots = (device.empty((CHUNK,), "int32") for _ in range(3))
@@ -81,21 +83,29 @@ class Buffers:
             (self.tables[:R], tables), (self.lengths[:R], lengths), (self.bounds[: R + 1], bounds),
         ):  # fmt: skip
             buffer[...] = device.array(np.asarray(values), np.int32)
-        if self.spec.rope is not None:
-            self._fill_rope(segments, spans, T)
+        self._fill_tables(segments, spans, T)
         splits = blocks_for(max(lengths), SPLIT)
         others = {"tables": self.tables[:R], "lengths": self.lengths[:R], "bounds": self.bounds[: R + 1]}
         others["parts"] = tuple(part[:splits] for part in self.parts)
+        others["ropes"] = {rope: (cos[:T], sin[:T]) for rope, (cos, sin) in self.ropes.items()}
+        others["growth"] = {temperature: factors[:T] for temperature, factors in self.growth.items()}
         return Step(**others, **{name: getattr(self, name)[:T] for name in Step._fields if name not in others})
 
-    def _fill_rope(self, segments: list[Segment], spans: list[Array], T: int) -> None:
-        rope = self.spec.rope
-        assert rope is not None
-        tables = []
-        for segment, span in zip(segments, spans, strict=True):
-            inv_freq, factor = rope_frequencies(
-                rope.dim, rope.theta, scaling=rope.scaling, seq_len=segment.rope_len, **dict(rope.params)
-            )
-            tables.append(rope_table(span, inv_freq, factor))
-        for buffer, table in zip((self.cos[:T], self.sin[:T]), zip(*tables, strict=True), strict=True):
-            buffer[...] = device.array(np.concatenate(table), np.float32)
+    def wide(self, T: int, network: MlpSpec) -> tuple[Array, Array]:
+        """Return the room for the wide layer of T tokens: of the gate, if there is one, and of what it gates."""
+        size, gated = network.size, network.size * network.gated
+        return self._gate[: T * gated].reshape(T, gated), self._up[: T * size].reshape(T, size)
+
+    def _fill_tables(self, segments: list[Segment], spans: list[Array], T: int) -> None:
+        for rope, buffers in self.ropes.items():
+            tables = []
+            for segment, span in zip(segments, spans, strict=True):
+                inv_freq, factor = rope_frequencies(
+                    rope.dim, rope.theta, scaling=rope.scaling, seq_len=segment.rope_len, **dict(rope.params)
+                )
+                tables.append(rope_table(span, inv_freq, factor))
+            for buffer, table in zip(buffers, zip(*tables, strict=True), strict=True):
+                buffer[:T] = device.array(np.concatenate(table), np.float32)
+        for (floor, scale), factors in self.growth.items():
+            times = np.floor((np.concatenate(spans) + 1.0) / floor)
+            factors[:T] = device.array(1 + scale * np.log1p(times), np.float32)

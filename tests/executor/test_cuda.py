@@ -9,17 +9,17 @@ from gpu.executor.cuda import CudaExecutor
 from refimpl.contract import ContractError, UsageError
 from refimpl.models.spec import ModelSpec, RopeSpec
 from refimpl.models.tensor import Tensor
-from tests.executor.tiny_models import LLAMA, SPECS, random_tensors, reference
+from tests.executor.tiny_models import LLAMA, SPECS, decoder, random_tensors, reference
 
 IDS = np.array([3, 1, 41, 5, 9])
 
 
 def of_user_size(family: str, head_dim: int) -> ModelSpec:
     """Return a small model whose heads have the width of real ones."""
-    return replace(
-        LLAMA, family=family, vocab_size=320, hidden_size=256, num_heads=256 // head_dim, num_kv_heads=128 // head_dim,
-        head_dim=head_dim, ffn_size=512, max_positions=64, rope=RopeSpec(head_dim, theta=1e6),
-        qk_norm=family == "qwen3", tied_embeddings=family == "qwen3",
+    return decoder(
+        family=family, vocab_size=320, hidden_size=256, num_heads=256 // head_dim, num_kv_heads=128 // head_dim,
+        head_dim=head_dim, size=512, max_positions=64, rope=RopeSpec(head_dim, theta=1e6),
+        qk_norm="head" if family == "qwen3" else "none", tied_embeddings=family == "qwen3",
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_states_and_logits_are_the_references(name: str):
 
 
 def test_a_sequence_does_not_depend_on_its_neighbours():
-    spec = replace(SPECS["windows"], max_positions=64, windows=(None, 5))
+    spec = decoder({}, {"window": 5}, max_positions=64)
     executor = CudaExecutor(spec, random_tensors(spec), "emulated", capacity=256)
     alone = executor.new_sequence(20)
     (first,), (second,) = executor.step([(alone, IDS)]), executor.step([(alone, [7])])
