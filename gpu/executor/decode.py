@@ -7,7 +7,8 @@ All block formats hold small codes q, unsigned here, in groups of columns that s
 A format is two functions of a packed block (see pack.py: a field at stored byte ``f`` begins at ``block + 32 f``):
 ``codes(block, i)`` gives the codes of columns 4 i .. 4 i + 3 as the bytes of a word, ``scales(block, g)`` the d of
 group g and its m, as a number the zero. ``d q`` is exact in float32 wherever an m is stored, and ``d (q - zero)`` is
-rounded once, so ``fma(d, q, m)`` has the bits of refimpl's dequantize (the sign of a zero and infinite scales aside).
+rounded once, so ``fma(d, q, m)`` has the bits of refimpl's dequantize (the sign of a zero and infinite scales aside,
+and in mxfp4 scales above 2^124, with which 12 d is infinite).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -89,8 +90,20 @@ def _codes_q6_k(block: Value, i: Value) -> Value:
     return _fields(block, i, 4, 16) | _fields(block + 32 * 128, i, 2, 8) << 4
 
 
+def _codes_mxfp4(block: Value, i: Value) -> Value:
+    """Twice the floats of four bits: 0 1 2 3 4 6 8 12 by their low three bits, the fourth the sign; 12 is zero."""
+    bits = _fields(block + 64, i, 4, 4)
+    first, second, third, sign = ((bits >> j) & 0x01010101 for j in range(4))
+    size = (bits & 0x07070707) + (third & first) + ((third & second) + (third & second & first)) * 2
+    return size + 0x0C0C0C0C - ((size & sign * 255) << 1)
+
+
 def _scales_centred(zero: int) -> Callable[[Value, Value], Scales]:
     return lambda block, g: (load_halves(block), zero)
+
+
+def _scales_mxfp4(block: Value, g: Value) -> Scales:
+    return load_bfloats(block), 12
 
 
 def _scales_offset(block: Value, g: Value) -> Scales:
@@ -143,6 +156,7 @@ BLOCKS: Mapping[str, BlockFormat] = {
     "q4_k": BlockFormat(8, _scales_q4_k, _codes_q4_k),
     "q5_k": BlockFormat(8, _scales_q4_k, _codes_q5_k),
     "q6_k": BlockFormat(16, _scales_q6_k, _codes_q6_k),
+    "mxfp4": BlockFormat(1, _scales_mxfp4, _codes_mxfp4),
 }
 PLAIN: Mapping[str, Callable[[Value], Value]] = {
     "float32": load_floats,

@@ -5,15 +5,18 @@
              block:  unit 0 of 32 rows | unit 1 of 32 rows | ...    a unit is a float16 or four bytes side by side
 
 It is a pure transpose: a field at byte ``f`` of a stored block stands at byte ``32 f`` of the packed one, row after
-row, and no byte is added but rows of zeros that fill the last tile. A plain number is a block of one element.
+row, and no byte is added but rows of zeros that fill the last tile. A plain number is a block of one element. Only the
+scale of mxfp4, a byte, first becomes the bfloat16 that it stands for, so that all that follows lies on even places.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 from numba.extending import intrinsic
 
+from refimpl.blocks import LAYOUTS, read_scales
 from refimpl.contract import Array, host, require
 from refimpl.models.tensor import Tensor
 
@@ -25,7 +28,7 @@ __all__ = ["FORMATS", "Layout", "Packed", "pack"]
 
 
 class Layout(NamedTuple):
-    """A block: its elements, and its bytes as ``head`` float16, then ``words`` of four bytes, then ``tail`` float16."""
+    """A block: its elements, and its bytes as ``head`` floats of 16 bits, ``words`` of four bytes, ``tail`` floats."""
 
     elements: int
     head: int
@@ -52,6 +55,7 @@ FORMATS: Mapping[str, Layout] = {
     "q4_k": Layout(256, 2, 35, 0),
     "q5_k": Layout(256, 2, 43, 0),
     "q6_k": Layout(256, 0, 52, 1),
+    "mxfp4": Layout(32, 1, 4, 0),
 }
 """The formats of a weight; its code in the kernels is its place in this table."""
 
@@ -105,6 +109,15 @@ def _transpose(source, stride, rows, target, blocks, head, words, tail):
                 target += 32 * size
 
 
+def _with_wide_scales(data: Array) -> Array:
+    """Return rows of mxfp4 with their scales as bfloat16, which holds every one of them."""
+    stored = np.ascontiguousarray(data).view(LAYOUTS["mxfp4"])
+    wide = np.empty(stored.shape, [("d", "<u2"), ("low", "u1", 16)])
+    wide["d"] = read_scales(stored, "mxfp4")[0][..., 0].astype(ml_dtypes.bfloat16).view(np.uint16)
+    wide["low"] = stored["low"]
+    return wide.view(np.uint8)
+
+
 @host
 def pack(tensor: Tensor) -> Packed:
     """Lay out a matrix in tiles.
@@ -118,6 +131,8 @@ def pack(tensor: Tensor) -> Packed:
     if name == "float64":
         data, name = data.astype(np.float32), "float32"
     require(name in FORMATS, "C2", f"weights are one of {', '.join(FORMATS)}, got {name!r}")
+    if name == "mxfp4":
+        data = _with_wide_scales(data)
     layout, (rows, columns) = FORMATS[name], tensor.shape
     blocks = columns // layout.elements
     target = aligned(-(-rows // ROWS) * ROWS * blocks * layout.bytes)

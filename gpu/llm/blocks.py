@@ -61,7 +61,7 @@ def words_of(blocks: Array) -> Array:
 def decode(format: str) -> Any:
     """Return the function for kernels that reads 16 weights, which share their scales, into float32.
 
-    It takes words, the place of a row's first block, and the first column of the 16; ``place`` says where column c goes.
+    It takes words, the place of a row's first block, and the first of the 16 columns; ``place`` says where column c is.
     w = d q + m, product and sum rounded one by one: an addition that the compiler fuses would not give the same bits.
     """
     from numba import cuda, float32, uint64

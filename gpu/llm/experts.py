@@ -10,6 +10,7 @@ from gpu.basics.linear_kernels import COLUMNS, ROWS, TILE_THREADS
 from gpu.grid import blocks_for, threads_for
 from gpu.llm import expert_block_kernels as stacked
 from gpu.llm.block_kernels import WARPS as BLOCK_WARPS
+from gpu.llm.blocks import words_of
 from gpu.llm.expert_kernels import CHUNK, WARPS, count_choices, grouped, indexed, place_choices, sum_counts
 from gpu.number import named
 from gpu.registry import Variant
@@ -92,7 +93,7 @@ def grouped_blocks_into(
     """
     b = x.reshape(-1)[:0].reshape(0, 0) if b is None else b
     grid = blocks_for(y.shape[1], BLOCK_WARPS), blocks_for(len(y), stacked.ROWS)
-    words = blocks.reshape(-1).view(np.uint16)
+    words = words_of(blocks)
     device.launch(stacked.grouped_blocks(format), grid, 32 * BLOCK_WARPS, y, x, words, offsets, b)
 
 

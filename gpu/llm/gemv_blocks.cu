@@ -1,6 +1,7 @@
-// y = x w^T + b + residual for few rows of x, w being rows of quantised blocks as their file holds them: q8_0 or q4_1.
+// y = x w^T + b + residual for few rows of x, w being rows of quantised blocks as their file holds them: q8_0, q4_1
+// or mxfp4.
 //
-// A block has 34 or 20 bytes, so its codes lie at no 16-byte boundary. A warp therefore copies ROWS neighbouring rows
+// A block has 34, 20 or 17 bytes, so its codes lie at no 16-byte boundary. A warp therefore copies ROWS neighbouring rows
 // by aligned 16-byte words into shared memory (cp.async, CHUNK blocks of each row while it uses those before), and its
 // lanes pick their bytes there. Memory sees whole sectors, one after the other, and the weights need no second layout.
 //
@@ -9,7 +10,7 @@
 // 32 sums are added in a butterfly, so the bits of y depend neither on ROWS nor on TOKENS, the rows of x that share
 // what is read of w.
 //
-// -DFORMAT=q8_0 or q4_1, -DTOKENS=1 or more.
+// -DFORMAT=q8_0, q4_1 or mxfp4, -DTOKENS=1 or more.
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -73,6 +74,32 @@ struct q4_1 {  // f16 d, f16 m, 16 bytes: the low halves are q[0..15], the high 
 #pragma unroll
         for (int i = 0; i < EACH; i++) dot = fmaf(q[i], x[i], dot);
         return fmaf(d, dot, fmaf(m, total, sum));
+    }
+};
+
+struct mxfp4 {  // e of 2^(e - 127), 16 bytes as in q4_1; w = d q, q a float of four bits: sign, exponent 2, mantissa 1
+    static constexpr int BYTES = 17, CHUNK = 64;
+    float d, q[EACH];  // q 2^-14: its bits below the sign are those of a float16, subnormals too
+
+    DEVICE void read(const u8* block, int piece) {
+        const u32 e = block[0];
+        d = __uint_as_float(e == 255 ? 0x7fc00000 : e ? e << 23 : 0x00400000);
+        const size_t at = size_t(block + 1 + 4 * piece), word = at & ~size_t(3);
+        u32 codes = ((const u32*)word)[0];
+        if (at != word) codes = __funnelshift_r(codes, ((const u32*)word)[1], 8 * u32(at - word));
+#pragma unroll
+        for (int half = 0; half < 2; half++, codes >>= 4) {
+            const u32 tops = (codes & 0x08080808) << 4 | (codes & 0x07070707) << 1;
+#pragma unroll
+            for (int i = 0; i < 4; i++) q[4 * half + i] = widen(u16(__byte_perm(tops, 0, 0x4404 + 0x10 * i)));
+        }
+    }
+
+    DEVICE float add(float sum, const float (&x)[EACH], float) const {
+        float dot = q[0] * x[0];
+#pragma unroll
+        for (int i = 1; i < EACH; i++) dot = fmaf(q[i], x[i], dot);
+        return fmaf(d, 16384.0f * dot, sum);
     }
 };
 

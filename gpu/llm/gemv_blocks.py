@@ -1,4 +1,4 @@
-"""Quantised weights by 16-byte copies (gemv_blocks.cu): q8_0 and q4_1 as they are stored, times float32 activations."""
+"""Quantised weights by 16-byte copies (gemv_blocks.cu): q8_0, q4_1, mxfp4 as they are stored, times float32."""
 
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from refimpl.contract import Array, Float, UInt8, kernel
 
 __all__ = ["GEMV_FORMATS", "gemv_blocks_into"]
 
-GEMV_FORMATS = {"q8_0": 34, "q4_1": 20}
+GEMV_FORMATS = {"q8_0": 34, "q4_1": 20, "mxfp4": 17}
 """Formats that the kernel reads, and the bytes of their blocks of 32 weights."""
 
 _WARPS, _ROWS = 4, 4  # of a block, and rows of weights that a warp takes at once

@@ -99,9 +99,9 @@ def linear_blocks_into(
 ) -> None:
     """Write ``linear(x, dequantize(blocks, format), b) + residual``, in float32, into ``y``; it may be ``residual``.
 
-    gemv_blocks.cu has q8_0 and q4_1. For the others, a warp an output, 8 warps a block: 512 weights at a time in shared
-    memory, a lane every 32nd column, the lanes' sums by shuffles; a lane keeps the sum of one of up to 32 tokens. The
-    order of a sum depends on its width alone.
+    gemv_blocks.cu has q8_0, q4_1 and mxfp4. For the others, a warp an output, 8 warps a block: 512 weights at a time in
+    shared memory, a lane every 32nd column, the lanes' sums by shuffles; a lane keeps the sum of one of up to 32
+    tokens. The order of a sum depends on its width alone.
     """
     if format in GEMV_FORMATS and device.is_aligned(x) and device.is_aligned(blocks):
         gemv_blocks_into(y, x, blocks, format, b, residual)

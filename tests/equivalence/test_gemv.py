@@ -80,7 +80,10 @@ def test_a_damaged_scale_stays_in_its_row(format, value):
     data, x = random_blocks(3, 9, 35, format), numbers(3, 2, 35 * 32)
     clean, y = device.empty((2, 9), np.float32), device.empty((2, 9), np.float32)
     gemv_blocks_into(clean, x, data, format)
-    data.view(np.float16)[4, 33 * GEMV_FORMATS[format] // 2] = value
+    if format == "mxfp4":  # its scales know NaN alone
+        data[4, 33 * 17] = 255
+    else:
+        data.view(np.float16)[4, 33 * GEMV_FORMATS[format] // 2] = value
     gemv_blocks_into(y, x, data, format)
     assert not np.isfinite(y[:, 4]).any()
     assert np.array_equal(np.delete(y, 4, 1), np.delete(clean, 4, 1))

@@ -21,7 +21,7 @@ from refimpl.contract import ContractError
 from refimpl.llm.quantize import linear_int8, quantize_int8
 from refimpl.models.tensor import Tensor
 
-NARROW = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
+NARROW = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"]
 TWO = dict.fromkeys(["q4_1", "q5_1", "q4_k", "q5_k"], (0, 2))
 HALVES = TWO | {"q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,)}  # bytes of the scales, where not (0,)
 
@@ -33,6 +33,10 @@ def weights(name: str, rows: int, blocks: int, seed: int) -> Tensor:
         dtype = ml_dtypes.bfloat16 if name == "bfloat16" else name
         return Tensor(name, (rows, blocks), rng.normal(size=(rows, blocks)).astype(dtype))
     data = rng.integers(0, 256, (rows, blocks, layout.bytes), np.uint8)
+    if name == "mxfp4":
+        data = rng.integers(0, 256, (rows, blocks, 17), np.uint8)
+        data[..., 0] = rng.integers(118, 126, (rows, blocks))
+        return Tensor(name, (rows, blocks * 32), data.reshape(rows, -1))
     for place in HALVES.get(name, (0,)):
         data[:, :, place : place + 2] = rng.normal(size=(rows, blocks, 1)).astype(np.float16).view(np.uint8)
     return Tensor(name, (rows, blocks * layout.elements), data.reshape(rows, -1))
