@@ -102,9 +102,18 @@ CONTENTS = (
     ("files.scales", "float8 and MXFP4 tensors joined with their scales"),
     ("files.checkpoint", "safetensors files and checkpoint folders"),
     ("files.gguf", "GGUF files"),
+    ("files.vocabulary", "a tokenizer as models see it, whatever its kind"),
     ("files.pretokenizer", "text to words: the regular expressions"),
-    ("files.bpe", "text to ids and back: byte-level BPE"),
-    ("files.tokenizer", "tokenizers as tokenizer.json and GGUF metadata describe them"),
+    ("files.bpe", "words to ids: byte-level BPE"),
+    ("files.merges", "BPE by scores"),
+    ("files.unigram", "the likeliest pieces of a text"),
+    ("files.charsmap", "SentencePiece's normal form of a text"),
+    ("files.sentencepiece", "SentencePiece's frame around its two models"),
+    ("files.wordpiece", "BERT's words and their longest pieces"),
+    ("files.library", "tokenizers of every other kind, by an extra"),
+    ("files.tokenizer_json", "tokenizers of checkpoint folders"),
+    ("files.tokenizer_gguf", "tokenizers of GGUF files"),
+    ("files.tokenizer", "the door to both"),
     ("files.sandbox", "where templates run, kept in and kept short"),
     ("files.chat", "chat templates, in a sandbox"),
     ("files.hub", "where a model is found: folder, file, hub, the default model"),
@@ -122,12 +131,12 @@ CONTENTS = (
 )
 
 _ROOMS = ("contract", "blocks", "basics", "llm", "bottleneck")
-_MORE = ("models.spec", "models.layer", "models.decoder", "operations")
-_LATER = ("basics.conv", "llm.cache_forms", "llm.block_writers", "llm.narrow_floats", "llm.fp4")
+_MORE = ("models.spec", "models.layer", "models.decoder")
+_LATER = ("basics.conv", "llm.position_bias", "llm.cache_forms", "llm.block_writers", "llm.narrow_floats", "llm.fp4")
 HOUR = tuple(
     name for name, _ in CONTENTS if (name.split(".")[0] in _ROOMS or name in _MORE) and name not in _LATER
 )
-"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for convolutions (images) and how
+"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for convolutions, positions as a bias and how
 numbers of few bits are made."""
 
 

@@ -1,7 +1,4 @@
-"""Byte-level byte-pair encoding: text to ids and back, with tiktoken for the merging.
-
-Special tokens are ours to split, never tiktoken's: only ``special=True`` recognises their spelling, and only a chat
-template earns that. What a user types stays text.
+"""Byte-level byte-pair encoding: text to ids, with tiktoken for the merging.
 
 Vocabularies spell bytes with printable letters (GPT-2's alphabet). tiktoken knows ranks only: it joins the neighbours
 whose product has the lowest rank. We rank the 256 bytes 0..255 and the product of merge i 256 + i, and turn ranks into
@@ -11,15 +8,15 @@ ids afterwards, so that ids need no order and a byte without a token has a rank 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import regex
 import tiktoken
 
-from refimpl.contract import CheckpointError, UsageError, host
-from refimpl.files.pretokenizer import cut
+from refimpl.contract import CheckpointError, host
+from refimpl.files.pretokenizer import compile_stage, covering, cut
 
-__all__ = ["spelled_bytes", "byte_pair_encoding", "Tokenizer"]
+__all__ = ["spelled_bytes", "byte_pair_encoding", "read_merge", "ByteLevel", "byte_level"]
 
 
 def _alphabet() -> list[str]:
@@ -94,66 +91,42 @@ def _ranks(encoding: tiktoken.Encoding, text: str) -> list[int]:
         raise CheckpointError(f"the pre-tokenizer pattern fails on this text: {error}".splitlines()[0]) from error
 
 
-@dataclass(frozen=True, eq=False)
-class Tokenizer:
-    """A byte-level BPE tokenizer with its special tokens and chat template."""
+@host
+def read_merge(merge: Any) -> tuple[str, str]:
+    """Read a merge in either spelling: "a b" or ["a", "b"].
 
-    tokens: tuple[bytes, ...]  # by id; b"" where an id has no token
-    specials: Mapping[str, int]
-    controls: frozenset[int]  # specials that no text should spell; the others (<think>) may stand in an answer
+    Errors: CheckpointError when it is neither.
+    """
+    parts = merge.split(" ") if isinstance(merge, str) else merge
+    if not isinstance(parts, list) or len(parts) != 2 or {*map(type, parts)} != {str}:
+        raise CheckpointError(f"a merge is two tokens, got {str(merge)[:80]}")
+    return parts[0], parts[1]
+
+
+@dataclass(frozen=True, eq=False)
+class ByteLevel:
+    """Text to ids: stages of words, then merges of bytes. Bytes that have no token are dropped."""
+
     encoding: tiktoken.Encoding
     ids: list[int]  # by rank of ``encoding``; -1: none
     stages: tuple["regex.Pattern[str]", ...]  # before the pattern of ``encoding``
     nfc: bool = False
-    bos_id: int | None = None
-    eos_ids: tuple[int, ...] = ()
-    add_bos: bool = False
-    chat_template: str | None = None
 
-    @property
-    def vocab_size(self) -> int:
-        return len(self.tokens)
-
-    @cached_property
-    def _special_pattern(self) -> "regex.Pattern[str]":
-        longest_first = sorted(self.specials, key=len, reverse=True)
-        return regex.compile("|".join(regex.escape(text) for text in longest_first) or "(?!)")
-
-    def split(self, text: str) -> list[str | int]:
-        """Split at spelled special tokens: pieces of text, and ids in place of the tokens."""
-        pieces: list[str | int] = []
-        begin = 0
-        for match in self._special_pattern.finditer(text):
-            pieces += [text[begin : match.start()], self.specials[match.group()]]
-            begin = match.end()
-        return [piece for piece in [*pieces, text[begin:]] if piece != ""]
-
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Turn text into ids; ``special`` recognises spelled special tokens, for text that a template made.
-
-        Bytes that have no token are dropped, lone surrogates become U+FFFD.
-        """
-        if special:
-            return [
-                id for piece in self.split(text) for id in ([piece] if isinstance(piece, int) else self.encode(piece))
-            ]
-        if not text.isascii():
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            text = unicodedata.normalize("NFC", text) if self.nfc else text
+    def __call__(self, text: str, first: bool = True) -> list[int]:
+        text = unicodedata.normalize("NFC", text) if self.nfc else text
         ranks = [rank for piece in cut(text, self.stages) for rank in _ranks(self.encoding, piece)]
         return [id for rank in ranks if (id := self.ids[rank]) >= 0]
 
-    def prompt_ids(self, text: str) -> list[int]:
-        """Turn a raw prompt into ids, behind one BOS where the model was trained with one."""
-        bos = [self.bos_id] if self.add_bos and self.bos_id is not None else []
-        return bos + self.encode(text)
 
-    def token_bytes(self, id: int) -> bytes:
-        """Return the bytes of a token; an id above the vocabulary (a padded row of the embedding) has none."""
-        if id < 0:
-            raise UsageError(f"token ids are not negative, got {id}")
-        return self.tokens[id] if id < len(self.tokens) else b""
+@host
+def byte_level(
+    vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]], stages: tuple[str, ...], *,
+    extra: Sequence[str] = (), unknown: int = -1, nfc: bool = False,
+) -> ByteLevel:  # fmt: skip
+    """Build the whole encoder: ``stages`` of words, the last of them tiktoken's, and merges.
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Turn ids into text; bytes that are not UTF-8 become U+FFFD."""
-        return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+    Errors: as ``byte_pair_encoding`` and ``compile_stage``.
+    """
+    *first, _ = map(compile_stage, stages)
+    encoding, ids = byte_pair_encoding(vocabulary, merges, covering(stages[-1]), extra=extra, unknown=unknown)
+    return ByteLevel(encoding, ids, tuple(first), nfc)

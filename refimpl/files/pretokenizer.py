@@ -12,7 +12,7 @@ import regex
 
 from refimpl.contract import CheckpointError, UsageError, host
 
-__all__ = ["GPT2", "LLAMA3", "STAGES", "read_stages", "compile_stage", "covering", "cut"]
+__all__ = ["GPT2", "LLAMA3", "STAGES", "WHOLE_WORDS", "SEPARATED", "read_stages", "compile_stage", "covering", "cut"]
 
 _ENDINGS = "'s|'t|'re|'ve|'m|'ll|'d"
 _SPACE = r"\s+(?!\S)|\s+"
@@ -42,16 +42,51 @@ _DEEPSEEK_V3 = (
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|\s*[\r\n]+|{_SPACE}",
 )
 
-STAGES: Mapping[str, tuple[str, ...]] = {
-    "gpt-2": (GPT2,),
-    "llama-bpe": (LLAMA3,),
-    "qwen2": (_QWEN2,),
-    "qwen35": (_QWEN35,),
-    "gpt-4o": (_O200K,),
-    "deepseek-v3": _DEEPSEEK_V3,
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), (_GPT2_BY_DIGIT,)),
+_CASED = (  # letters of two cases, as of an older Unicode and without mathematical ones
+    r"A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
+    r"\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f"
+    r"\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77"
+    r"\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d"
+    r"\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb"
+    r"\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128"
+    r"\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4"
+    r"\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf"
+    r"\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3"
+    r"\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943"
+)
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?[{_CASED}]+",
+    r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    r"\p{N}",
+)
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_LLM[4], r"\p{N}")
+_TEKKEN = _O200K.replace(rf"(?i:{_ENDINGS})?", "").replace("{1,3}", "")
+
+_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
+_NAMES: Mapping[tuple[str, ...], str] = {
+    (GPT2,): "gpt-2 phi-2 olmo mpt jais trillion exaone4 gigachat a.x-4.0 mellum modern-bert granite-docling "
+    "roberta-bpe jina-v1-en jina-v2-code jina-v2-es jina-v2-de jina-es jina-de",
+    (_GPT2_BY_DIGIT,): "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
+    (LLAMA3,): f"{' '.join(_LLAMA3_NAMES)} dbrx smaug-bpe glm4 chatglm-bpe",
+    (_QWEN2,): "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2",
+    (_QWEN35,): "qwen35",
+    (_O200K,): "gpt-4o llama4 kanana2 talkie minimax-m2",
+    (_TEKKEN,): "tekken",
+    _DEEPSEEK_V3: "deepseek-v3 hunyuan-dense joyai-llm hy_v4",
+    _DEEPSEEK_LLM: "deepseek-llm",
+    _DEEPSEEK_CODER: "deepseek-coder",
 }
+STAGES: Mapping[str, tuple[str, ...]] = {name: stages for stages, names in _NAMES.items() for name in names.split()}
 """Stages by the name that GGUF files give them in ``tokenizer.ggml.pre``."""
+
+WHOLE_WORDS = frozenset({*_LLAMA3_NAMES, "tekken"})
+"""Names of tokenizers that take a word that is a token as it is, without merges, and put a BOS before a text."""
+
+SEPARATED = frozenset({"roberta-bpe", "jina-v1-en", "jina-v2-code"})
+"""Names of tokenizers that put a separator behind a text."""
 
 _LONGEST_RUN = 2**16
 _LONG_RUN = regex.compile(rf"\s{{{_LONGEST_RUN}}}|\S{{{_LONGEST_RUN}}}")

@@ -171,5 +171,5 @@ def test_parts_of_a_message_are_text_too():
 
 
 def test_bos_is_the_template_s_affair():
-    tokenizer = replace(TOKENIZER, add_bos=True, chat_template="{{ bos_token }}{{ messages[0].content }}")
+    tokenizer = replace(TOKENIZER, prefix=(1,), chat_template="{{ bos_token }}{{ messages[0].content }}")
     assert chat_ids(tokenizer, HELLO) == [1, *TOKENIZER.encode("hello")]

@@ -44,4 +44,4 @@ def test_reading_is_fast():
 
 def test_absent_bytes():
     assert tokenizer().vocab_size == 49152
-    assert sum(id < 0 for id in tokenizer().ids) == 21
+    assert sum(id < 0 for id in tokenizer().encoder.ids) == 21
