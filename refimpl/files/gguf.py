@@ -36,10 +36,11 @@ _PLAIN: Mapping[int, np.dtype[Any]] = {
 }
 _BLOCKS: Mapping[int, str] = {
     2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k",
+    39: "mxfp4",
 }
 _UNREAD: Mapping[int, str] = {
     9: "q8_1", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 20: "iq4_nl", 21: "iq3_s",
-    22: "iq2_s", 23: "iq4_xs", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4",
+    22: "iq2_s", 23: "iq4_xs", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0",
 }
 _MAX_ENTRIES = 2**22  # of an array: the largest vocabularies have 2**18
 _MAX_AXES = 4

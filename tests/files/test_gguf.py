@@ -56,6 +56,19 @@ def test_tensors_of_every_type():
         assert not tensors[form].data.flags.owndata
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_matrices_of_experts_are_parts_of_the_file(form):
+    data = some_blocks(form, 12, 2).reshape(4, 3, -1)
+    data.flat[:: FORMATS[form].bytes] = 1  # of mxfp4: a scale that is a number
+    stacked = read_gguf(library_file({}, {}, {form: (form, data)}))[1][form]
+    assert stacked.shape == (4, 3, 2 * FORMATS[form].elements)
+    for e in range(4):
+        part = stacked.part(e)
+        assert (part.format, part.shape) == (form, stacked.shape[1:]) and np.shares_memory(part.data, stacked.data)
+        np.testing.assert_array_equal(part.data, data[e])
+        np.testing.assert_array_equal(part.read(), stacked.read()[e])
+
+
 def test_bfloat16(tmp_path):
     data = gguf_bytes([], [entry("w", (2, 1), 30, 0)], bytes([0x80, 0x3F, 0x00, 0xC0]))
     tensor = read(tmp_path, data)[1]["w"]
