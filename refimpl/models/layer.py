@@ -27,8 +27,8 @@ def run_layer(
     Math: h = x + r norm(attend(norm(x))),  y = h + r norm(mlp(norm(h))), r the residual scale;
         parallel: y = x + r (attend(norm(x)) + mlp(norm(x))), each with a norm of its own.
     Cost: the bytes of the layer's weights in decode, 2 T flop a weight in prefill, and attention's own.
-    Source: Radford et al., GPT-2, 2019; Touvron et al., LLaMA, 2023; Gemma Team, Gemma 2, 2024 (sandwich);
-        OLMo Team, OLMo 2, 2024 (after); Black et al., GPT-NeoX-20B, 2022 (parallel).
+    Source: Radford et al., GPT-2, 2019; Touvron et al., LLaMA, 2023; Gemma 2, 2024 (sandwich);
+        OLMo 2, 2024 (after); Black et al., GPT-NeoX-20B, 2022 (parallel).
 
     >>> from refimpl import operations
     >>> from refimpl.llm.kv_cache import new_cache
@@ -54,7 +54,7 @@ def run_norm(
 ) -> Float[Array, "..."]:
     """Normalise rows by the model's kind of norm and the gain of that name; without one they stay as they are.
 
-    Source: see norm.
+    Source: Ba et al., Layer normalization, 2016; Zhang and Sennrich, Root mean square layer normalization, 2019.
     """
     gain, bias = weights.get(name + ".gain"), weights.get(name + ".bias")
     if gain is None:

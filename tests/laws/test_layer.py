@@ -24,7 +24,10 @@ OPS = SimpleNamespace(**{
 D, F, N, K, H = 6, 10, 4, 2, 4
 
 
-def model(network, norm="rms", rope=RopeSpec(H), norms="before", eps=1e-5, **more):  # noqa: B008 - it is frozen
+TURNED = RopeSpec(H)
+
+
+def model(network, norm="rms", rope=TURNED, norms="before", eps=1e-5, **more):
     """Return a model of two layers, of which the second has a window."""
     mixers = [AttentionSpec(N, K, H, rope, window, **more) for window in (None, 3)]
     layers = tuple(LayerSpec(mixer, network, norms) for mixer in mixers)

@@ -17,6 +17,7 @@ from refimpl.contract import CheckpointError, host
 __all__ = ["SUPPORTED", "families", "family_of", "read_spec", "read_weights"]
 
 
+@host
 @cache
 def families() -> dict[str, ModuleType]:
     """Import the families, by their names."""

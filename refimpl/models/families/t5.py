@@ -42,17 +42,17 @@ def _stack(config: Mapping[str, Any], layers: int, **fields: Any) -> StackSpec:
 def spec(config: Mapping[str, Any]) -> EncoderSpec | EncoderDecoderSpec:
     """Read a config of this family; ``architectures`` says whether there is a decoder."""
     check_keys(config, _KEYS)
-    width, vocabulary = integer(config, "d_model"), integer(config, "vocab_size")
+    sizes = integer(config, "vocab_size"), integer(config, "d_model")
     layers = layer_count(config, "num_layers")
     if any("EncoderModel" in str(name) for name in config.get("architectures") or ()):
-        return EncoderSpec("t5", vocabulary, width, _stack(config, layers), None)
+        return EncoderSpec("t5", *sizes, _stack(config, layers), None)
     own = integer(config, "num_decoder_layers", layers, most=4096)
     scaled = flag(config, "scale_decoder_outputs", flag(config, "tie_word_embeddings", True))
     return EncoderDecoderSpec(
-        "t5", vocabulary, width, _stack(config, layers), _stack(config, own, causal=True, crosses=True),
+        "t5", *sizes, _stack(config, layers), _stack(config, own, causal=True, crosses=True),
         max_positions=integer(config, "n_positions", 512), source_positions=None,
-        logit_scale=width**-0.5 if scaled else 1.0, tied_embeddings=scaled,
-        start_ids=(integer(config, "decoder_start_token_id", 0, least=0, most=vocabulary - 1),),
+        logit_scale=sizes[1]**-0.5 if scaled else 1.0, tied_embeddings=scaled,
+        start_ids=(integer(config, "decoder_start_token_id", 0, least=0, most=sizes[0] - 1),),
         eos_ids=token_ids(config.get("eos_token_id", 1)),
     )  # fmt: skip
 
@@ -62,8 +62,8 @@ def _modules(side: str, ours: str, last: int, gated: bool) -> dict[str, str]:
     parts |= {"0.SelfAttention.relative_attention_bias": "distance_bias", "0.layer_norm": "attention_norm"}
     parts |= {f"1.EncDecAttention.{name}": f"cross.{name}" for name in "qkvo"} | {"1.layer_norm": "cross_norm"}
     feed = {"wi_0": "gate", "wi_1": "up", "wo": "down"} if gated else {"wi": "up", "wo": "down"}
-    parts |= {f"{last}.DenseReluDense.{theirs}": name for theirs, name in feed.items()}
-    parts |= {f"{last}.layer_norm": "mlp_norm"}
+    feed = {f"DenseReluDense.{theirs}": name for theirs, name in feed.items()} | {"layer_norm": "mlp_norm"}
+    parts |= {f"{last}.{theirs}": name for theirs, name in feed.items()}
     layers = {f"{side}.block.{{i}}.layer.{theirs}": f"{ours}layers.{{i}}.{name}" for theirs, name in parts.items()}
     return layers | {f"{side}.final_layer_norm": f"{ours}final_norm"}
 
