@@ -10,6 +10,7 @@ import numpy as np
 
 from refimpl import operations
 from refimpl.contract import Array, Float, Int, UsageError, host, require, whole
+from refimpl.encoder_model import EncoderModel
 from refimpl.files.chat import chat_ids
 from refimpl.files.checkpoint import read_folder
 from refimpl.files.gguf import read_gguf
@@ -25,6 +26,7 @@ from refimpl.models.gguf_names import gguf_config, gguf_weights
 from refimpl.models.published import PREFIX, published_config, random_weights
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
+from refimpl.seq2seq_model import Seq2SeqModel, other_model
 
 __all__ = ["Model", "Prompt", "Source", "check_ids", "load", "open_model", "prompt_ids"]
 
@@ -40,7 +42,7 @@ _DTYPES = {
 class Source:
     """A model as its files hold it: what every executor starts from."""
 
-    spec: ModelSpec
+    spec: Any  # a ModelSpec, EncoderSpec or EncoderDecoderSpec
     weights: dict[str, Tensor]
     tokenizer: Tokenizer | None  # None: the folder has none, and the model takes ids alone
     path: Path
@@ -66,12 +68,16 @@ def open_model(ref: str | Path, *, offline: bool = False) -> Source:
 
 
 @host
-def load(ref: str | Path, *, dtype: str = "float32", offline: bool = False) -> "Model":
+def load(
+    ref: str | Path, *, dtype: str = "float32", offline: bool = False
+) -> "Model | EncoderModel | Seq2SeqModel":
     """Load a model; ``dtype`` is that of weights, activations and cache: float32, float64, bfloat16 or float16."""
     if dtype not in _DTYPES:
         raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")
     source = open_model(ref, offline=offline)
     weights = {name: tensor.read(_DTYPES[dtype]) for name, tensor in source.weights.items()}
+    if not isinstance(source.spec, ModelSpec):
+        return other_model(source.spec, weights, source.tokenizer, source.path)
     return Model(source.spec, weights, source.tokenizer)
 
 

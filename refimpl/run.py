@@ -84,10 +84,13 @@ class Run:
 def _generate(options: argparse.Namespace, run: Run, hand: Brake) -> None:
     """Load the model and let it answer; the run holds what there is, whenever this ends."""
     with hand.held():
+        from refimpl.encoder_model import EncoderModel
         from refimpl.model import load  # tokenizers and templates: a slip in the flags need not wait for them
 
     prompt, start = _prompt(options.words), time.perf_counter()
     model = load(options.model, dtype=options.dtype, offline=options.offline)
+    if isinstance(model, EncoderModel):
+        raise UsageError(f"{options.model} is an encoder: it answers nothing; python -m gpu.run --embed TEXT runs it")
     asked = time.perf_counter()
     run.timings["load_s"] = asked - start
     run.prompt_ids = model.prompt_ids(prompt, system=options.system, raw=options.raw)

@@ -37,6 +37,29 @@ class Batched:
         return [np.stack(layer) for layer in zip(*(self.model.hidden_states(row) for row in ids), strict=True)]
 
 
+class Whole:
+    """An encoder or encoder-decoder, whose outputs are compared by the names that they have there."""
+
+    def __init__(self, model: Any, meta: dict[str, Any]) -> None:
+        self.model, self.meta = model, meta
+
+    def forward(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = self.model.forward(**inputs)
+        for name in ("hidden_states", "decoder_hidden_states"):
+            if name in outputs:
+                outputs |= {f"{name}_first": outputs[name][:, 0], "penultimate": outputs[name][-2]}
+        if "greedy" in self.meta["outputs"]:
+            rows, n = zip(inputs["input_ids"], inputs["attention_mask"], strict=True), self.meta["outputs"]["greedy"][1]
+            outputs["greedy"] = np.array([self.model.greedy(ids, n, mask) for ids, mask in rows])
+        return outputs
+
+
+def wrapped(model: Any, path: str) -> Any:
+    if hasattr(model, "logits"):
+        return Batched(model)
+    return Whole(model, json.loads((Path(path) / "meta.json").read_text(encoding="utf-8")))
+
+
 def load(path: str) -> Any:
     if "_class_name" in json.loads((Path(path) / "config.json").read_text(encoding="utf-8")):
         from tests import reference_adapter_diffusion as diffusion
@@ -46,11 +69,11 @@ def load(path: str) -> Any:
         case "refimpl":
             import refimpl
 
-            return Batched(refimpl.load(path, dtype=os.environ.get("DTYPE", "float32")))
+            return wrapped(refimpl.load(path, dtype=os.environ.get("DTYPE", "float32")), path)
         case "gpu-cpu" | "gpu-cuda" | "gpu-emulated" as name:
             import gpu
 
-            return Batched(gpu.load(path, device=name.removeprefix("gpu-")))
+            return wrapped(gpu.load(path, device=name.removeprefix("gpu-")), path)
         case other:
             raise ValueError(f"ADAPTER is refimpl, gpu-cpu, gpu-cuda or gpu-emulated, not {other!r}")
 
