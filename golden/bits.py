@@ -11,8 +11,8 @@ import numpy as np
 from golden.values import Array
 
 __all__ = [
-    "FLOATS", "INTEGERS", "SIGNED", "TOPS", "Search", "bytes_of_256", "bytes_of_32", "codes_of_32", "largest",
-    "nearest", "numbers", "pack", "rows_of_blocks", "unpack",
+    "FLOATS", "INTEGERS", "SIGNED", "TOPS", "Search", "bytes_of_256", "bytes_of_32", "bytes_of_mxfp4", "codes_of_32",
+    "largest", "nearest", "nearest_of_mxfp4", "numbers", "pack", "rows_of_blocks", "unpack",
 ]  # fmt: skip
 
 Search: TypeAlias = Callable[[Array, str], tuple[np.float32, np.float32, list[int]]]
@@ -119,6 +119,18 @@ def bytes_of_32(d: float, m: float, codes: list[int], format: str, apart: int = 
         head += sum((code >> 4) << i for i, code in enumerate(codes)).to_bytes(4, "little")
     pairs = [(i, i + 16) for i in range(16)] if apart == 16 else [(2 * i, 2 * i + 1) for i in range(16)]
     return head + bytes(codes[low] & 15 | (codes[high] & 15) << 4 for low, high in pairs)
+
+
+def nearest_of_mxfp4(x: float) -> int:
+    """Return the code of the nearest float of four bits, of two the first: ties go towards 0, and 0 has no sign."""
+    return min(range(16), key=lambda code: (abs(numbers("e2m1")[code] - x), code))
+
+
+def bytes_of_mxfp4(w: Array, code: Callable[[float], int]) -> bytes:
+    """Return a block: the exponent of the largest, less that of 4, then codes in units of that power."""
+    largest_ = float(max(abs(w)))
+    exponent = max(math.frexp(largest_)[1] - 1 - 2, -127) if largest_ else -127
+    return bytes([exponent + 127, *pack([code(math.ldexp(float(x), -exponent)) for x in w], 16)])
 
 
 def rows_of_blocks(w: Array, size: int, write: Callable[[Array], bytes]) -> Array:

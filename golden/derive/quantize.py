@@ -1,9 +1,11 @@
 """Block formats, element by element: where its bits lie, and which scale is its own (ggml-quants.c, ggml-common.h)."""
 
+import math
 import struct
 
 import numpy as np
 
+from golden.bits import numbers
 from golden.values import Array
 
 __all__ = ["dequantize", "linear_int8", "quantize_int8"]
@@ -25,6 +27,8 @@ def _nibble(block: bytes, at: int, i: int, run: int) -> int:
 
 
 def _of_32(block: bytes, format: str, i: int) -> float:
+    if format == "mxfp4":
+        return math.nan if block[0] == 255 else numbers("e2m1")[_nibble(block, 1, i, 16)] * 2.0 ** (block[0] - 127)
     d = _half(block, 0)
     if format == "q8_0":
         return d * _int8(block, 2 + i)
@@ -81,7 +85,7 @@ def _q6_k(block: bytes, i: int) -> float:
 
 
 _OF_256 = {"q2_k": (84, _q2_k), "q3_k": (110, _q3_k), "q4_k": (144, _q4_k), "q5_k": (176, _q5_k), "q6_k": (210, _q6_k)}
-_BYTES_OF_32 = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24}
+_BYTES_OF_32 = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "mxfp4": 17}
 
 
 def dequantize(blocks: Array, format: str) -> Array:

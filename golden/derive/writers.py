@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from golden.bits import SIGNED, TOPS, bytes_of_32, bytes_of_256, codes_of_32, rows_of_blocks
+from golden.bits import (
+    SIGNED, TOPS, bytes_of_32, bytes_of_256, bytes_of_mxfp4, codes_of_32, nearest_of_mxfp4, rows_of_blocks,
+)  # fmt: skip
 from golden.values import Array
 
 __all__ = ["quantize"]
@@ -11,6 +13,8 @@ _F = np.float32
 
 
 def quantize(w: Array, format: str) -> Array:
+    if format == "mxfp4":
+        return rows_of_blocks(w, 32, lambda part: bytes_of_mxfp4(part, nearest_of_mxfp4))
     if format not in TOPS:
         return rows_of_blocks(w, 32, lambda part: bytes_of_32(*codes_of_32(part, format), format))
     with np.errstate(all="ignore"):

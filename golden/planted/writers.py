@@ -5,7 +5,10 @@ import numpy as np
 from golden import bits
 from golden.values import Array
 
-__all__ = ["codes_cut_off", "nibbles_side_by_side", "no_search", "scale_rounded_first", "smallest_for_largest"]
+__all__ = [
+    "codes_cut_off", "neighbours_in_a_byte", "nibbles_side_by_side", "no_search", "scale_rounded_first",
+    "smallest_for_largest", "ties_to_even",
+]  # fmt: skip
 
 
 def codes_cut_off(w: Array, format: str) -> Array:
@@ -13,6 +16,17 @@ def codes_cut_off(w: Array, format: str) -> Array:
     return bits.rows_of_blocks(
         w, 32, lambda part: bits.bytes_of_32(*bits.codes_of_32(part, format, half=0.0), format)
     )
+
+
+def ties_to_even(w: Array, format: str) -> Array:
+    """Halfway between two floats of four bits, the even code is taken, not the smaller number."""
+    return bits.rows_of_blocks(w, 32, lambda part: bits.bytes_of_mxfp4(part, lambda x: bits.nearest(x, "e2m1")))
+
+
+def neighbours_in_a_byte(w: Array, format: str) -> Array:
+    """MXFP4 as gpt-oss has it: neighbours share a byte, where elements i and i + 16 do."""
+    order = np.concatenate([np.arange(0, 32, 2), np.arange(1, 32, 2)])
+    return bits.rows_of_blocks(w, 32, lambda part: bits.bytes_of_mxfp4(part[order], bits.nearest_of_mxfp4))
 
 
 def scale_rounded_first(w: Array, format: str) -> Array:
