@@ -19,6 +19,7 @@ from gpu.executor.pack import FORMATS, Packed, pack
 from gpu.executor.page import BLOCK, PAGE
 from gpu.executor.rotary import rotate_halves, rotate_neighbours
 from gpu.executor.vector import LANES, load_part, store_part
+from refimpl.blocks import FORMATS as BLOCK_FORMATS
 from refimpl.contract import Array
 from refimpl.models.tensor import Tensor
 
@@ -44,8 +45,8 @@ def _tensor(w: Array) -> Tensor:
 
 
 def _blocks(blocks: Array, format: str) -> Packed:
-    layout = FORMATS[format]
-    return pack(Tensor(format, (len(blocks), blocks.shape[1] // layout.bytes * layout.elements), blocks))
+    elements, size = BLOCK_FORMATS[format]
+    return pack(Tensor(format, (len(blocks), blocks.shape[1] // size * elements), blocks))
 
 
 def _linear(x: Array, w: Array, b: Array | None = None) -> Array:
