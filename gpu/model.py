@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from gpu.device import pick
 from gpu.draft import Drafts, check_vocabulary
+from gpu.encoders import load_encoder
 from gpu.executor.page import PAGE
 from gpu.explain import Stored, stored
 from refimpl.contract import Array, Float, UsageError, host, whole
+from refimpl.encoder_model import EncoderModel
 from refimpl.files.tokenizer import Tokenizer
 from refimpl.llm.generate import Reply, Token
 from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
 from refimpl.llm.speculative import judge_draft
 from refimpl.model import Prompt, Source, check_ids, open_model, prompt_ids
 from refimpl.models.spec import ModelSpec
+from refimpl.seq2seq_model import Seq2SeqModel
 
 if TYPE_CHECKING:
     from gpu.executor.base import Executor
@@ -28,7 +31,7 @@ def load(
     ref: str | Path, device: str = "auto", *, dtype: str | None = None, threads: int | None = None,
     activations: str = "float32", context: int | None = None, offline: bool = False, draft: str | Path | None = None,
     num_draft_tokens: int = 8,
-) -> "Model":  # fmt: skip
+) -> "Model | EncoderModel | Seq2SeqModel":  # fmt: skip
     """Load a model from a folder, a GGUF file, org/name of the hub, or smollm2, and make it ready on a device.
 
     ``dtype`` converts the weights (None: as they are stored); ``activations`` float32 or int8; ``context`` is the most
@@ -46,13 +49,16 @@ def load(
         if value is not None:
             whole(name, value)
     source = open_model(ref, offline=offline)
+    if not isinstance(source.spec, ModelSpec):
+        own = {"threads": threads, "context": context, "draft": draft}
+        return load_encoder(source, place, dtype, activations=activations, **own)
     most = source.spec.max_positions
     if context is not None and not 0 < context <= most:
         raise UsageError(f"a context of {context} tokens: this model takes from 1 to {most}")
     if place == "cpu":
         from gpu.executor.cpu import CpuExecutor
 
-        own: dict[str, Any] = {"threads": threads, "activations": activations}
+        own = {"threads": threads, "activations": activations}
         executor: Executor = CpuExecutor(source.spec, source.weights, dtype=dtype, context=context, **own)
     else:
         from gpu.executor.cuda import CudaExecutor

@@ -1,0 +1,49 @@
+"""Encoders and encoder-decoders on a device: refimpl's models, which are written once, over the device's operations."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpu import device
+from gpu.namespace import namespace
+from refimpl.contract import UsageError, host
+from refimpl.encoder_model import EncoderModel, Place
+from refimpl.model import Source
+from refimpl.seq2seq_model import Seq2SeqModel, other_model
+
+__all__ = ["load_encoder"]
+
+_DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+@host
+def load_encoder(
+    source: Source, name: str, dtype: str | None = None, *, activations: str = "float32", **settings: Any
+) -> EncoderModel | Seq2SeqModel:
+    """Make the model of a source ready on a device; ``dtype`` is what its matrices are rounded to.
+
+    ``activations`` and ``settings`` are those of ``gpu.load`` that only decoders take.
+    """
+    given = [key for key, value in settings.items() if value is not None]
+    given += ["activations"] if activations != "float32" else []
+    if given:
+        raise UsageError(f"{given[0]} is for decoders alone, and {source.path} is none: {source.spec.family}")
+    if dtype not in (None, *_DTYPES):
+        raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")
+    narrow = _DTYPES[dtype or "float32"]
+    weights = {
+        key: tensor.read(narrow if len(tensor.shape) == 2 else np.float32).astype(np.float32, copy=False)
+        for key, tensor in source.weights.items()
+    }
+    place = Place(namespace(name), nullcontext if name == "cpu" else lambda: device.use(name), device.to_host, name)
+    return other_model(source.spec, _placed(weights, name), source.tokenizer, source.path, place)
+
+
+def _placed(weights: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if name == "cpu":
+        return dict(weights)
+    with device.use(name):
+        return {key: device.array(weight) for key, weight in weights.items()}
