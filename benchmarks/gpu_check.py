@@ -159,7 +159,7 @@ def paged(bench: Bench) -> Iterator[Row]:
 
 def decode(bench: Bench) -> Iterator[Row]:
     """Tokens a second of the executor with random weights, one sequence."""
-    for name in ("1B", "8B") if isinstance(bench, Gpu) else ("tiny",):
+    for name in ("1B", "8B", "30B-A3B, 6 of 48 layers") if isinstance(bench, Gpu) else ("tiny", "tiny mixture"):
         for format in ("bfloat16", "q8_0", "q4_1"):
             spec, weights = random_model(name, format)
             executor = CudaExecutor(spec, weights, device.current(), context=256)

@@ -29,7 +29,7 @@ from refimpl.models.tensor import Tensor
 
 __all__ = ["CudaExecutor"]
 
-_SEQUENCES = {"cuda": 8, "emulated": 1}  # contexts that the cache holds
+_SEQUENCES = {"cuda": 8, "emulated": 2}  # contexts that the cache holds
 _TOKENS = 1 << 16  # and the most tokens, if one context is not more
 
 
