@@ -85,6 +85,7 @@ CONTENTS = (
     ("models.config", "what the keys of a config.json mean"),
     ("models.encoder_reading", "what the configs of encoders have in common"),
     ("models.reading", "what the configs of most decoders share"),
+    ("models.held", "weights read when they are asked for"),
     ("models.weights", "the tensors of a file, named and checked"),
     ("models.encoder_weights", "the tensors of a file as the weights of an encoder"),
     ("media.dit", "DiT: a transformer over the patches of a picture"),
@@ -139,8 +140,8 @@ _LATER = ("basics.conv", "llm.position_bias", "llm.cache_forms", "llm.block_writ
 HOUR = tuple(
     name for name, _ in CONTENTS if (name.split(".")[0] in _ROOMS or name in _MORE) and name not in _LATER
 )
-"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for convolutions, positions as a bias and how
-numbers of few bits are made."""
+"""The modules of the hour, in reading order: sections 2.1, 2.2 and 2.4, but for convolutions, positions as a bias and
+how numbers of few bits are made."""
 
 
 def __getattr__(name: str) -> Any:

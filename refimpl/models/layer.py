@@ -65,7 +65,8 @@ def run_norm(
 
 
 def _attend(
-    x: Array, weights: Mapping[str, Array], mixer: AttentionSpec, spec: ModelSpec, cache: KVCache, table: Table, ops: Any
+    x: Array, weights: Mapping[str, Array], mixer: AttentionSpec, spec: ModelSpec, cache: KVCache, table: Table,
+    ops: Any,
 ) -> tuple[Array, KVCache]:
     T, N, K, H = len(x), mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
     q, k, v = (ops.linear(x, weights[f"w_{name}"], weights.get(f"b_{name}")) for name in "qkv")

@@ -9,8 +9,8 @@ from refimpl.models.config import activation, flag, integer, layer_count, number
 from refimpl.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, MoeSpec, RopeSpec
 
 __all__ = [
-    "FULL", "KEYS", "SLIDES", "attention_spec", "context", "layer_kinds", "layers_of", "mlp_spec", "model_spec",
-    "rope_of_kind", "windows",
+    "FULL", "KEYS", "attention_spec", "context", "layer_kinds", "layer_numbers", "layers_of", "mlp_spec", "model_spec",
+    "moe_spec", "ropes_by_kind", "windows",
 ]  # fmt: skip
 
 KEYS = frozenset((
@@ -111,20 +111,30 @@ def windows(
 
 
 @host
-def rope_of_kind(
-    config: Mapping[str, Any], head_dim: int, kind: str, theta: float, key: str = "rope_theta"
-) -> RopeSpec:
-    """Read the rotation of layers of one kind.
+def ropes_by_kind(
+    config: Mapping[str, Any], mixers: Iterable[AttentionSpec], full: float, sliding: float, key: str | None = None
+) -> list[AttentionSpec]:
+    """Give layers their rotation: those with a window have one of their own.
 
     rope_parameters may hold one entry for each kind. In the classic spelling rope_scaling concerns the layers with
-    full attention, and those that slide have a theta of their own under ``key``, or that of the family.
+    full attention, and those that slide have their theta under ``key``. ``full`` and ``sliding`` are the thetas of the
+    family.
     """
+    mixers = list(mixers)
+    ropes = {
+        FULL: _rope_of_kind(config, mixers[0].head_dim, FULL, full, "rope_theta"),
+        SLIDES: _rope_of_kind(config, mixers[0].head_dim, SLIDES, sliding, key),
+    }
+    return [replace(mixer, rope=ropes[FULL if mixer.window is None else SLIDES]) for mixer in mixers]
+
+
+def _rope_of_kind(config: Mapping[str, Any], head_dim: int, kind: str, theta: float, key: str | None) -> RopeSpec:
     nested = config.get("rope_parameters")
     if isinstance(nested, dict) and {FULL, SLIDES} & nested.keys():
         own = {"rope_parameters": nested.get(kind), "rope_theta": None, "rope_scaling": None}
         return rope_spec({**config, **own}, head_dim, theta)
     if kind == SLIDES:
-        return rope_spec({"rope_theta": config.get(key)}, head_dim, theta)
+        return rope_spec({"rope_theta": config.get(key or "")}, head_dim, theta)
     return rope_spec(config, head_dim, theta)
 
 
@@ -139,3 +149,22 @@ def context(config: Mapping[str, Any], ropes: Iterable[RopeSpec | None]) -> int:
         if rope and rope.scaling == "yarn":
             length = max(length, int(params["original_max_position_embeddings"] * params["factor"]))
     return integer({"the context that factor makes": length}, "the context that factor makes")
+
+
+@host
+def moe_spec(
+    config: Mapping[str, Any], experts: tuple[str, int], active: tuple[str, int], size: int, **fields: Any
+) -> MoeSpec:
+    """Read a mixture: ``experts`` and ``active`` are a key and the family's number where the config states none."""
+    count = integer(config, *experts, most=4096)
+    chosen, act = integer(config, *active, most=count), fields.pop("activation", None)
+    return MoeSpec(count, chosen, size, act or activation(config, "hidden_act", "silu"), **fields)
+
+
+@host
+def layer_numbers(config: Mapping[str, Any], key: str, default: Iterable[int] = ()) -> set[int]:
+    """Read a list of numbers of layers."""
+    numbers = config.get(key)
+    if numbers is not None and (not isinstance(numbers, list) or any(type(number) is not int for number in numbers)):
+        raise CheckpointError(f"config.json: {key} must list numbers of layers, not {shown(numbers)}")
+    return set(default if numbers is None else numbers)

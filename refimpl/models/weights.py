@@ -51,6 +51,7 @@ def name_weights(
             weights |= {key: _stack(key, [parts[key] for parts in each]) for key in wanted}
         elif wanted:
             weights |= take(name, wanted, 0)
+    ignored += ("lm_head.weight",) * spec.tied_embeddings  # a second copy of the embedding
     left = [name for name in tensors if name not in used and name not in ignored and not _HARMLESS.search(name)]
     if left:
         raise CheckpointError(f"tensor {left[0]} is not part of this {spec.family} model ({len(left)} such tensors)")

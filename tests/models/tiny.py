@@ -40,7 +40,9 @@ MORE = CONFIGS | {
     "gemma2": LLAMA | {"model_type": "gemma2", "sliding_window": 3, "query_pre_attn_scalar": 5},
     "gemma3": LLAMA | {"model_type": "gemma3_text", "sliding_window": 3, "sliding_window_pattern": 2},
     "olmo2": LLAMA | {"model_type": "olmo2"},
-    "olmo3": LLAMA | {"model_type": "olmo3", "sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
+    "olmo3": LLAMA | {
+        "model_type": "olmo3", "sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"],
+    },
     "granite": LLAMA | {
         "model_type": "granite", "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.5,
         "logits_scaling": 4.0,
@@ -50,8 +52,8 @@ MORE = CONFIGS | {
     "qwen2_moe": LLAMA | EXPERTS | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 7},
     "qwen3_moe": LLAMA | EXPERTS | {"model_type": "qwen3_moe", "decoder_sparse_step": 2, "norm_topk_prob": True},
     "glm4_moe": LLAMA | {
-        "model_type": "glm4_moe", "num_experts_per_tok": 2, "moe_intermediate_size": 6, "n_routed_experts": 6, "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.5,
-        "use_qk_norm": True, "attention_bias": True,
+        "model_type": "glm4_moe", "num_experts_per_tok": 2, "moe_intermediate_size": 6, "n_routed_experts": 6,
+        "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.5, "use_qk_norm": True, "attention_bias": True,
     },
     "gpt_oss": LLAMA | {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 3},
     "llama4": LLAMA | {

@@ -68,11 +68,15 @@ def read_weights(tensors: Mapping[str, Any], spec: Any) -> dict[str, Any]:
 
     Where a language model stands beside one for pictures, only its tensors are taken.
     """
-    for start in ("model.language_model.", "language_model.model."):
-        if any(name.startswith(start) for name in tensors):
-            head = {name: tensors[name] for name in tensors if name.endswith("lm_head.weight")}
-            text = {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
-            tensors = {f"model.{name.removeprefix(start)}": tensor for name, tensor in text.items()}
-            tensors |= {"lm_head.weight": tensor for tensor in head.values()}
+    text = {_of_text(name): tensor for name, tensor in tensors.items() if _of_text(name)}
+    tensors = text if any(name.startswith("model.") for name in text) else tensors
     weights: dict[str, Any] = families()[spec.family].weights(tensors, spec)
     return weights
+
+
+def _of_text(name: str) -> str:
+    """Return the name that a tensor of a language model beside one for pictures has alone; "" for any other."""
+    for start, own in (("model.language_model.", "model."), ("language_model.model.", "model.")):
+        if name.startswith(start):
+            return own + name.removeprefix(start)
+    return "lm_head.weight" if name in ("lm_head.weight", "language_model.lm_head.weight") else ""

@@ -5,23 +5,12 @@ own.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from refimpl.contract import host
 from refimpl.models.config import check_keys, flag, integer, number
 from refimpl.models.families.llama import TENSORS
-from refimpl.models.reading import (
-    FULL,
-    KEYS,
-    SLIDES,
-    attention_spec,
-    layers_of,
-    mlp_spec,
-    model_spec,
-    rope_of_kind,
-    windows,
-)
+from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, ropes_by_kind, windows
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
@@ -54,12 +43,10 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
         config, head_dim=256, biases="qkvo" if flag(config, "attention_bias") else "", scale=scale, softcap=caps[0],
         qk_norm="head" if third else "none", rope=None,
     )  # fmt: skip
-    thetas = {FULL: 1e6 if third else 1e4, SLIDES: 1e4}
-    local = "rope_local_base_freq" if third else "rope_theta"
-    ropes = {kind: rope_of_kind(config, mixer.head_dim, kind, thetas[kind], local) for kind in (FULL, SLIDES)}
     every = integer(config, _PATTERN, 6) if third else 2
     mixers = windows(config, mixer, lambda number: (number + 1) % every != 0, 4096)
-    mixers = [replace(m, rope=ropes[SLIDES if m.window else FULL]) for m in mixers]
+    local = "rope_local_base_freq" if third else "rope_theta"
+    mixers = ropes_by_kind(config, mixers, 1e6 if third else 1e4, 1e4, local)
     network = mlp_spec(config, key="hidden_activation", default="gelu_pytorch_tanh")
     return model_spec(
         config, "gemma", layers_of(mixers, network, "sandwich"), tied=True, gain_offset=1.0, logit_softcap=caps[1],
@@ -77,5 +64,4 @@ def _cap(config: Mapping[str, Any], key: str, default: float) -> float | None:
 @host
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this family."""
-    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
-    return name_weights(tensors, spec, _TENSORS, prefix="model.", ignored=ignored)
+    return name_weights(tensors, spec, _TENSORS, prefix="model.")

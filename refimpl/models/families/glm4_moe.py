@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
-from refimpl.models.config import activation, check_keys, flag, integer, layer_count, number
+from refimpl.models.config import check_keys, flag, integer, layer_count, number
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.families.qwen_moe import EXPERTS
-from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec
+from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, moe_spec
 from refimpl.models.spec import ModelSpec, MoeSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
@@ -46,25 +46,24 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 
 
 def _moe(config: Mapping[str, Any]) -> MoeSpec:
-    experts = integer(config, "n_routed_experts", integer(config, "num_local_experts", 128), most=4096)
-    active = integer(config, "num_experts_per_tok", 8, most=experts)
-    groups = integer(config, "n_group", 1, most=experts)
-    best, size = integer(config, "topk_group", 1, most=groups), integer(config, "moe_intermediate_size", 1408)
-    if experts % groups or active > best * (experts // groups):
-        raise CheckpointError(f"config.json: n_group {groups} of {experts} experts, the best {best} for {active}")
-    scale = float(number(config, "routed_scaling_factor", 1.0, least=1e-6, most=1e6))
-    routing: dict[str, Any] = {"groups": groups, "top_groups": best, "scale": scale}
+    groups, size = integer(config, "n_group", 1), integer(config, "moe_intermediate_size", 1408)
+    best = integer(config, "topk_group", 1, most=groups)
+    routing: dict[str, Any] = {"groups": groups, "top_groups": best}
+    routing["scale"] = float(number(config, "routed_scaling_factor", 1.0, least=1e-6, most=1e6))
     routing["renormalise"] = flag(config, "norm_topk_prob", True)
-    return MoeSpec(
-        experts, active, size, activation(config, "hidden_act", "silu"), router="sigmoid_group_top_k",
-        routing=tuple(routing.items()), correction=True,
+    moe = moe_spec(
+        config, ("n_routed_experts", integer(config, "num_local_experts", 128)), ("num_experts_per_tok", 8), size,
+        router="sigmoid_group_top_k", routing=tuple(routing.items()), correction=True,
         shared_size=size * integer(config, "n_shared_experts", 1, least=0),
     )  # fmt: skip
+    experts, active = moe.num_experts, moe.num_active
+    if experts % groups or active > best * (experts // groups):
+        raise CheckpointError(f"config.json: n_group {groups} of {experts} experts, the best {best} for {active}")
+    return moe
 
 
 @host
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this family; layers that only guess further tokens are left out."""
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"model.layers.{spec.num_layers}.")}
-    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
-    return name_weights(own, spec, _TENSORS, prefix="model.", ignored=ignored)
+    return name_weights(own, spec, _TENSORS, prefix="model.")

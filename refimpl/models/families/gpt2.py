@@ -64,6 +64,6 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this family."""
     return name_weights(
-        tensors, spec, _TENSORS, prefix="transformer.", ignored=("lm_head.weight",) if spec.tied_embeddings else (),
+        tensors, spec, _TENSORS, prefix="transformer.",
         transposed=("c_attn.weight", "c_proj.weight", "c_fc.weight"),
     )  # fmt: skip

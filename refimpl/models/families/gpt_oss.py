@@ -6,8 +6,8 @@ from typing import Any
 from refimpl.contract import CheckpointError, host
 from refimpl.models.config import check_keys, flag, integer, number
 from refimpl.models.families.llama import TENSORS
-from refimpl.models.reading import KEYS, attention_spec, layers_of, model_spec, windows
-from refimpl.models.spec import ModelSpec, MoeSpec
+from refimpl.models.reading import KEYS, attention_spec, layers_of, model_spec, moe_spec, windows
+from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
@@ -42,11 +42,10 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
         config, head_dim=64, biases="qkvo" if flag(config, "attention_bias", True) else "", theta=150000.0, sinks=True
     )
     key = "num_experts" if config.get("num_local_experts") is None else "num_local_experts"
-    experts = integer(config, key, 128, most=4096)
-    moe = MoeSpec(
-        experts, integer(config, "num_experts_per_tok", 4, most=experts), integer(config, "intermediate_size"),
-        "swiglu_clamped", float(number(config, "swiglu_limit", 7.0, least=1e-6, most=1e6)), router="top_k_softmax",
-        router_bias=True, biases=True,
+    moe = moe_spec(
+        config, (key, 128), ("num_experts_per_tok", 4), integer(config, "intermediate_size"),
+        activation="swiglu_clamped", limit=float(number(config, "swiglu_limit", 7.0, least=1e-6, most=1e6)),
+        router="top_k_softmax", router_bias=True, biases=True,
     )  # fmt: skip
     mixers = windows(config, mixer, lambda number: number % 2 == 0, 128)
     return model_spec(config, "gpt_oss", layers_of(mixers, moe), eps=1e-5)
@@ -55,8 +54,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 @host
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this family: gate and up are stored in turn."""
-    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
     return name_weights(
-        tensors, spec, _TENSORS, prefix="model.", ignored=ignored, transposed=("gate_up_proj", "experts.down_proj"),
+        tensors, spec, _TENSORS, prefix="model.", transposed=("gate_up_proj", "experts.down_proj"),
         interleaved=("gate_up_proj", "gate_up_proj_bias"),
     )

@@ -56,5 +56,4 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 @host
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this kind."""
-    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
-    return name_weights(tensors, spec, TENSORS, prefix="model.", ignored=ignored)
+    return name_weights(tensors, spec, TENSORS, prefix="model.")

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
-from refimpl.models.config import activation, check_keys, integer
+from refimpl.models.config import check_keys, integer
 from refimpl.models.families.llama import TENSORS
-from refimpl.models.reading import KEYS, attention_spec, layers_of, model_spec, windows
-from refimpl.models.spec import ModelSpec, MoeSpec
+from refimpl.models.reading import KEYS, attention_spec, layers_of, model_spec, moe_spec, windows
+from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
@@ -28,9 +28,8 @@ _TENSORS = TENSORS | {
 def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family."""
     check_keys(config, MODEL_TYPES["mixtral"])
-    experts = integer(config, "num_local_experts", 8, most=4096)
-    active = integer(config, "num_experts_per_tok", 2, most=experts)
-    moe = MoeSpec(experts, active, integer(config, "intermediate_size"), activation(config, "hidden_act", "silu"))
+    size = integer(config, "intermediate_size")
+    moe = moe_spec(config, ("num_local_experts", 8), ("num_experts_per_tok", 2), size)
     mixers = windows(config, attention_spec(config), lambda _: True)
     return model_spec(config, "mixtral", layers_of(mixers, moe), eps=1e-5)
 
@@ -38,5 +37,4 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 @host
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this family."""
-    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
-    return name_weights(tensors, spec, _TENSORS, prefix="model.", ignored=ignored)
+    return name_weights(tensors, spec, _TENSORS, prefix="model.")

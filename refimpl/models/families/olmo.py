@@ -1,23 +1,12 @@
 """OLMo 2 and 3: norms behind the parts instead of before them, queries and keys normalised over all heads at once."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from refimpl.contract import host
 from refimpl.models.config import check_keys, flag, layer_count
 from refimpl.models.families.llama import TENSORS
-from refimpl.models.reading import (
-    FULL,
-    KEYS,
-    SLIDES,
-    attention_spec,
-    layers_of,
-    mlp_spec,
-    model_spec,
-    rope_of_kind,
-    windows,
-)
+from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, ropes_by_kind, windows
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
@@ -44,14 +33,12 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
         mixers = [attention_spec(config, biases=biases, qk_norm="row")] * layer_count(config)
     else:
         mixer = attention_spec(config, biases=biases, qk_norm="row", rope=None)
-        ropes = {kind: rope_of_kind(config, mixer.head_dim, kind, 5e5, "absent") for kind in (FULL, SLIDES)}
-        sliding = windows(config, mixer, lambda number: (number + 1) % 4 != 0, 4096)
-        mixers = [replace(m, rope=ropes[SLIDES if m.window else FULL]) for m in sliding]
+        mixers = windows(config, mixer, lambda number: (number + 1) % 4 != 0, 4096)
+        mixers = ropes_by_kind(config, mixers, 5e5, 5e5)
     return model_spec(config, "olmo", layers_of(mixers, mlp_spec(config), "after"), eps=1e-5)
 
 
 @host
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this family."""
-    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
-    return name_weights(tensors, spec, _TENSORS, prefix="model.", ignored=ignored)
+    return name_weights(tensors, spec, _TENSORS, prefix="model.")

@@ -36,5 +36,4 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 @host
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this family."""
-    ignored = ("lm_head.weight",) if spec.tied_embeddings else ()
-    return name_weights(tensors, spec, _TENSORS, prefix="model.", ignored=ignored)
+    return name_weights(tensors, spec, _TENSORS, prefix="model.")
