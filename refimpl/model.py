@@ -23,6 +23,7 @@ from refimpl.llm.speculative import Verify
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
 from refimpl.models.gguf_names import gguf_config, gguf_weights
+from refimpl.models.held import HeldWeights
 from refimpl.models.published import PREFIX, published_config, random_weights
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
@@ -71,11 +72,14 @@ def open_model(ref: str | Path, *, offline: bool = False) -> Source:
 def load(
     ref: str | Path, *, dtype: str = "float32", offline: bool = False
 ) -> "Model | EncoderModel | Seq2SeqModel":
-    """Load a model; ``dtype`` is that of weights, activations and cache: float32, float64, bfloat16 or float16."""
+    """Load a model; ``dtype`` is that of weights, activations and cache: float32, float64, bfloat16 or float16.
+
+    Weights are read when a layer needs them, and kept as far as a quarter of the free memory holds them.
+    """
     if dtype not in _DTYPES:
         raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")
     source = open_model(ref, offline=offline)
-    weights = {name: tensor.read(_DTYPES[dtype]) for name, tensor in source.weights.items()}
+    weights = HeldWeights(source.weights, _DTYPES[dtype])
     if not isinstance(source.spec, ModelSpec):
         return other_model(source.spec, weights, source.tokenizer, source.path)
     return Model(source.spec, weights, source.tokenizer)
@@ -121,7 +125,7 @@ def prompt_ids(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model in memory, its weights as plain arrays of one dtype."""
+    """A model that runs plainly; its weights are arrays of one dtype, in memory or read when they are asked for."""
 
     spec: ModelSpec
     weights: Mapping[str, Array]

@@ -22,7 +22,7 @@ def under(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     >>> under({"layers.0.w_q": 1, "layers.1.w_q": 2}, "layers.1.")
     {'w_q': 2}
     """
-    return {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)}
 
 
 @composed
