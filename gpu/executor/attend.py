@@ -1,9 +1,10 @@
 """The phases of a layer between its projections: append keys and values to the cache, then mix the values."""
 
 from gpu.executor.attention import attend_split, finish, first_split, fold, partial_floats
-from gpu.executor.jit import jit
+from gpu.executor.jit import inlined, jit
 from gpu.executor.program import layer_at, tile_at, words_at
 from gpu.executor.rotary import append_token
+from gpu.executor.rows import normalise
 from gpu.executor.team import tasks
 from gpu.executor.vector import LANES, load_part, store_part
 
@@ -14,6 +15,11 @@ __all__ = ["append", "attend"]
 def append(program, team, layer):
     """Turn queries and keys by their positions, and append keys and values to the cache."""
     record = layer_at(program, layer)
+    if record.q_row_gain:
+        for t in tasks(team, program.tokens):
+            q, k, width = program.q + t * program.q_stride, program.k + t * program.k_stride, program.head_dim
+            normalise(program, record.q_row_gain, 0, q, q, program.heads * width)
+            normalise(program, record.k_row_gain, 0, k, k, program.kv_heads * width)
     for task in tasks(team, program.tokens * program.kv_heads):
         append_token(program, record, layer, task // program.kv_heads, task % program.kv_heads)
 
@@ -28,10 +34,17 @@ def _gather_queries(q, q_stride, count, group, head_dim, out):
             store_part(out + 4 * (query * width + i), part, width - i)
 
 
+@inlined
+def _sink(record, head):
+    """Return the address of a head's sink, or 0."""
+    return record.sinks + 4 * head if record.sinks else 0
+
+
 @jit
 def _attend_tile(program, team, layer, tile, head):
     """Attend the queries of a tile to one key/value head; leave the result in ``mixed``, or its part in ``parts``."""
-    window = layer_at(program, layer).window
+    record = layer_at(program, layer)
+    window = record.window
     positions = words_at(program.positions, program.tokens)[tile.row : tile.row + tile.count]
     table = words_at(program.tables, program.tokens)[tile.row]
     group, head_dim, value_dim = program.group, program.head_dim, program.value_dim
@@ -48,21 +61,24 @@ def _attend_tile(program, team, layer, tile, head):
         part = program.parts + (tile.part * program.kv_heads + head) * group * size
     for split in range(first, tile.last):
         attend_split(
-            q, positions, group, head_dim, value_dim, window, program.scale, table, offset, split, scores, part
-        )
+            q, positions, group, head_dim, value_dim, window, record.scale, record.softcap, table, offset, split,
+            scores, part,
+        )  # fmt: skip
         if tile.part < 0:
             for row in range(rows):
                 fold(total + row * size, part + row * size, split, positions[row // group], window, value_dim)
     if tile.part < 0:
         for row in range(rows):
-            out = program.mixed + (tile.row + row // group) * program.mixed_stride
-            finish(total + row * size, value_dim, head_dim, out + 4 * (head * group + row % group) * head_dim)
+            out, place = program.mixed + (tile.row + row // group) * program.mixed_stride, head * group + row % group
+            sink = _sink(record, place)
+            finish(total + row * size, value_dim, head_dim, sink, out + 4 * place * head_dim)
 
 
 @jit
 def _merge_query(program, team, layer, tile, head):
     """Join the parts of one query's heads, which threads attended split by split, into ``mixed``."""
-    window = layer_at(program, layer).window
+    record = layer_at(program, layer)
+    window = record.window
     position = words_at(program.positions, program.tokens)[tile.row]
     size = 4 * partial_floats(program.value_dim)
     out = program.mixed + tile.row * program.mixed_stride
@@ -71,8 +87,9 @@ def _merge_query(program, team, layer, tile, head):
             place = (tile.part + split - tile.first) * program.kv_heads + head
             part = program.parts + (place * program.group + row) * size
             fold(team.scratch, part, split, position, window, program.value_dim)
-        target = out + 4 * (head * program.group + row) * program.head_dim
-        finish(team.scratch, program.value_dim, program.head_dim, target)
+        place = head * program.group + row
+        target = out + 4 * place * program.head_dim
+        finish(team.scratch, program.value_dim, program.head_dim, _sink(record, place), target)
 
 
 @jit

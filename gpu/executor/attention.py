@@ -4,17 +4,30 @@ The arithmetic of a query is fixed by its position and window alone:
 
 * keys are taken in splits of 256 at absolute positions; within a split the scores of the visible keys get one
   maximum, one exponential each, one sum of 16 partial sums, and the values are added key after key;
-* splits are merged in ascending order.
+* splits are merged in ascending order; a sink comes last, and adds to the denominator alone.
 
 So neither the number of queries at hand, nor the pages' places, nor which thread takes which split can move a bit.
 A key that a query may not see is left out of its sums (not multiplied by 0): garbage in unused slots is never read
 into a result.
 """
 
-from gpu.executor.elementary import exp
+from gpu.executor.elementary import cap, exp
 from gpu.executor.jit import inlined, jit
 from gpu.executor.page import PAGE, score_page, sum_one, sum_three, values_of
-from gpu.executor.vector import LANES, fma, fold_max, fold_sum, int_at, keep, load, splat, store, store_part, vmax
+from gpu.executor.vector import (
+    LANES,
+    fma,
+    fold_max,
+    fold_sum,
+    int_at,
+    keep,
+    load,
+    splat,
+    splat_at,
+    store,
+    store_part,
+    vmax,
+)  # fmt: skip
 
 __all__ = ["SPLIT", "attend_split", "finish", "first_split", "fold", "partial_floats"]
 
@@ -30,11 +43,14 @@ def partial_floats(value_dim):
 
 
 @jit
-def _softmax_row(scores, first, last, scale, peak_at):
+def _softmax_row(scores, first, last, scale, softcap, peak_at):
     """Turn the scores first..last-1 of a row into exponentials; write their maximum and sum at ``peak_at``."""
     peak = splat(_NEVER)
     for i in range(first // LANES * LANES, last, LANES):
-        part = keep(load(scores + 4 * i) * splat(scale), first - i, last - i, splat(_NEVER))
+        part = load(scores + 4 * i) * splat(scale)
+        if softcap != 0:
+            part = cap(part, softcap)
+        part = keep(part, first - i, last - i, splat(_NEVER))
         store(scores + 4 * i, part)
         peak = vmax(part, peak)
     peak, total = splat(fold_max(peak)), splat(0.0)
@@ -47,9 +63,17 @@ def _softmax_row(scores, first, last, scale, peak_at):
 
 
 @inlined
+def _first_key(position, window):
+    """Return the first key that a query there sees: the first of ``window`` keys, or of a chunk of ``-window``."""
+    if window < 0:
+        return position // -window * -window
+    return max(0, position + 1 - window)
+
+
+@inlined
 def _first_visible(position, window, split):
     """Return the first key of the split that a query there sees."""
-    return max(split * SPLIT, position + 1 - window)
+    return max(split * SPLIT, _first_key(position, window))
 
 
 @inlined
@@ -84,12 +108,13 @@ def _sum_page(page, split, positions, window, group, rows, scores, values, value
 
 
 @jit
-def attend_split(q, positions, group, head_dim, value_dim, window, scale, table, offset, split, scores, out):
+def attend_split(q, positions, group, head_dim, value_dim, window, scale, softcap, table, offset, split, scores, out):
     """Write the parts of one split: for each row the sum of its values, its maximum and its denominator.
 
     ``q``       dense rows, ``group`` heads for each of the ascending ``positions`` of one sequence
     ``table``   address of the sequence's page addresses; ``offset`` leads from a page to this layer's head in it
-    ``window``  keys seen, the query's own included
+    ``window``  keys seen, the query's own included; negative: those of its chunk of so many positions up to its own
+    ``softcap`` bound of the scaled scores, or 0
     ``scores``  room for a row of 256 floats for each row of q
     """
     rows, stride = len(positions) * group, 4 * partial_floats(value_dim)
@@ -105,7 +130,7 @@ def attend_split(q, positions, group, head_dim, value_dim, window, scale, table,
             store(part + v, splat(0.0))
         begin = _first_visible(position, window, split) - split * SPLIT
         end = _last_visible(position, split) - split * SPLIT
-        _softmax_row(scores + row * _ROW, begin, end, scale, part + 4 * value_dim)
+        _softmax_row(scores + row * _ROW, begin, end, scale, softcap, part + 4 * value_dim)
     for page in range(first // PAGE, pages):
         values = values_of(int_at(table + 8 * page) + offset, value_dim)
         _sum_page(page, split, positions, window, group, rows, scores, values, value_dim, out)
@@ -114,7 +139,7 @@ def attend_split(q, positions, group, head_dim, value_dim, window, scale, table,
 @inlined
 def first_split(position, window):
     """Return the first split of which a query sees anything."""
-    return max(0, position + 1 - window) // SPLIT
+    return _first_key(position, window) // SPLIT
 
 
 @jit
@@ -137,8 +162,10 @@ def fold(total, part, split, position, window, value_dim):
 
 
 @jit
-def finish(total, value_dim, head_dim, out):
-    """Divide a query's sum of values by its denominator."""
+def finish(total, value_dim, head_dim, sink, out):
+    """Divide a query's sum of values by its denominator, in which the score at address ``sink`` (0: none) shares."""
     denominator = load(total + 4 * value_dim + 64)
+    if sink:
+        denominator = denominator + exp(splat_at(sink) - load(total + 4 * value_dim))
     for i in range(0, head_dim, LANES):
         store_part(out + 4 * i, load(total + 4 * i) / denominator, head_dim - i)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu.executor.plan import Segment, cut
 from refimpl.contract import Array, Float, UsageError, require
-from refimpl.models.spec import ModelSpec, require_dense
+from refimpl.models.spec import ModelSpec
 
 __all__ = ["Executor"]
 
@@ -22,15 +22,14 @@ class Executor:
     sequence: type  # of the cache: made of the cache, the most tokens, and the length of the prompt
 
     def __init__(self, spec: ModelSpec, context: int | None) -> None:
-        require_dense(spec)
         self.spec, self.context = spec, spec.max_positions if context is None else context
-        if self.context < 1 or (spec.rope is None and self.context > spec.max_positions):
+        if self.context < 1 or (spec.learned_positions and self.context > spec.max_positions):
             raise UsageError(f"a context of {self.context} tokens; the model has {spec.max_positions} positions")
         self._lock = threading.RLock()  # a step may be where Python drops a generator that frees its sequence
 
     def _take(self, cache: Any, context: int | None) -> None:
-        """Keep a cache; a rotary model for which no context is asked takes what the cache holds."""
-        fixed = context is not None or self.spec.rope is None
+        """Keep a cache; if no context is asked, a model without a table of positions takes what the cache holds."""
+        fixed = context is not None or self.spec.learned_positions
         self.cache, self.longest = cache, self.context if fixed else max(self.context, cache.tokens)
 
     def new_sequence(self, longest: int | None = None, prompt_length: int = 0) -> Any:

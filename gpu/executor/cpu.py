@@ -21,8 +21,6 @@ from gpu.executor.threads import Pool
 from gpu.executor.weights import Weights
 from gpu.executor.workspace import Workspace, memory_bytes, scratch_bytes, usual_capacity
 from refimpl.contract import Array, Float, UsageError, host
-from refimpl.llm.position import rope_table
-from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 
@@ -110,7 +108,7 @@ class CpuExecutor(Executor):
         with self._lock:
             compile_now(run_step)
             plan.fill(segments, every_row)
-            self._fill_rope(segments)
+            self._work.positions.fill(segments)
             self._work.set(
                 tokens=plan.tokens, rows=plan.rows, tiles=plan.all.tiles.ctypes.data,
                 merges=plan.all.merges.ctypes.data, tile_count=plan.all.tile_count, merge_count=plan.all.merge_count,
@@ -121,17 +119,3 @@ class CpuExecutor(Executor):
             self._pool.run(run_step, self._work.address)
         for segment in segments:
             segment.sequence.length = segment.start + len(segment.ids)
-
-    def _fill_rope(self, segments: list[Segment]) -> None:
-        if self.spec.rope is None:
-            return
-        row, params = 0, dict(self.spec.rope.params)
-        for segment in segments:
-            count = len(segment.ids)
-            inv_freq, factor = rope_frequencies(
-                self.spec.rope.dim, self.spec.rope.theta, scaling=self.spec.rope.scaling, seq_len=segment.rope_len,
-                **params,
-            )
-            positions = np.arange(segment.start, segment.start + count)
-            self._work.rope[:, row : row + count] = rope_table(positions, inv_freq, factor)
-            row += count

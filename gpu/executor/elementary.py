@@ -22,9 +22,11 @@ from gpu.executor.vector import (
     vsqrt,
 )  # fmt: skip
 
-__all__ = ["ACTIVATIONS", "activate", "exp", "layer_norm_row", "rms_norm_row"]
+__all__ = ["ACTIVATIONS", "GATED", "activate", "activate_gated", "cap", "exp", "layer_norm_row", "rms_norm_row", "tanh"]
 
 ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_quick", "silu")
+GATED = (*ACTIVATIONS, "swiglu_clamped")  # those of a gate
+_QUICK, _CLAMPED = ACTIVATIONS.index("gelu_quick"), GATED.index("swiglu_clamped")
 
 
 @inlined
@@ -46,6 +48,29 @@ def exp(x):
     p = fma(p, r * r, r) + splat(1.0)
     value = select(less(x, splat(-87.3)), splat(0.0), p * power_of_two(n))
     return select(is_nan(x), x, value)
+
+
+@inlined
+def tanh(x):
+    """Return the hyperbolic tangent.
+
+    Math:       1 - 2 / (e^2x + 1); an odd polynomial of degree 11 where |x| < 0.625, since there that cancels
+    Numerics:   relative error below 2e-7
+    Source:     Cephes tanhf (Moshier), its coefficients
+    """
+    square = x * x
+    p = fma(splat(-5.70498872745e-3), square, splat(2.06390887954e-2))
+    p = fma(p, square, splat(-5.37397155531e-2))
+    p = fma(p, square, splat(1.33314422036e-1))
+    p = fma(p, square, splat(-3.33332819422e-1))
+    value = splat(1.0) - splat(2.0) / (exp(x + x) + splat(1.0))
+    return select(less(square, splat(0.390625)), fma(p * square, x, x), value)
+
+
+@inlined
+def cap(x, softcap):
+    """Return softcap tanh(x / softcap)."""
+    return splat(softcap) * tanh(x / splat(softcap))
 
 
 @inlined
@@ -89,6 +114,19 @@ def activate(x, code):
     elif code == 3:
         u = splat(1.702) * x
     return x / (splat(1.0) + exp(splat(0.0) - u))
+
+
+@inlined
+def activate_gated(x, up, code, limit):
+    """Return the activation of that index in ``GATED`` of a gate, times ``up``; ``limit`` is that of the clamped one.
+
+    Math:       act(x) up;  swiglu_clamped: g s(1.702 g) (u + 1), g = min(x, limit), u = max(-limit, min(up, limit))
+    """
+    if code == _CLAMPED:
+        most, least = splat(limit), splat(-limit)
+        x, up = select(less(most, x), most, x), select(less(most, up), most, up)
+        return activate(x, _QUICK) * (select(less(up, least), least, up) + splat(1.0))
+    return activate(x, code) * up
 
 
 @inlined

@@ -1,9 +1,9 @@
 """Between projection and attention: norms of the heads, rotation by position, and the append to the cache."""
 
-from gpu.executor.elementary import rms_norm_row
 from gpu.executor.jit import inlined, jit
 from gpu.executor.page import PAGE, values_of
 from gpu.executor.program import words_at
+from gpu.executor.rows import normalise, scale_row
 from gpu.executor.vector import LANES, float_at, int_at, load_part, put_float, store_part
 
 __all__ = ["append_token", "rotate_halves", "rotate_neighbours"]
@@ -31,26 +31,29 @@ def rotate_neighbours(x, cos, sin, pairs):
 
 
 @jit
-def _prepare_head(program, x, gain, t):
-    """Normalise a head where it has a gain, and turn it by the position of token ``t``."""
+def _prepare_head(program, record, x, gain, t):
+    """Normalise a head where it has a gain, and turn it by the position of token ``t`` where its layer does."""
     if gain:
-        rms_norm_row(x, gain, x, program.head_dim, program.eps)
-    cos, sin = program.cos + 4 * program.rope_pairs * t, program.sin + 4 * program.rope_pairs * t
-    if program.interleaved:
-        rotate_neighbours(x, cos, sin, program.rope_pairs)
+        normalise(program, gain, 0, x, x, program.head_dim)
+    pairs = record.rope_pairs
+    if record.interleaved:
+        rotate_neighbours(x, record.cos + 4 * pairs * t, record.sin + 4 * pairs * t, pairs)
     else:
-        rotate_halves(x, cos, sin, program.rope_pairs)
+        rotate_halves(x, record.cos + 4 * pairs * t, record.sin + 4 * pairs * t, pairs)
 
 
 @jit
-def append_token(program, layer_record, layer, t, head):
+def append_token(program, record, layer, t, head):
     """Prepare the queries and the key of token ``t`` and key/value head ``head``; put key and value in their page."""
     head_dim = program.head_dim
     for g in range(head * program.group, (head + 1) * program.group):
-        _prepare_head(program, program.q + t * program.q_stride + 4 * g * head_dim, layer_record.q_gain, t)
+        query = program.q + t * program.q_stride + 4 * g * head_dim
+        _prepare_head(program, record, query, record.q_gain, t)
+        if record.growth:
+            scale_row(query, head_dim, float_at(record.growth + 4 * t))
     key = program.k + t * program.k_stride + 4 * head * head_dim
     value = program.v + t * program.v_stride + 4 * head * head_dim
-    _prepare_head(program, key, layer_record.k_gain, t)
+    _prepare_head(program, record, key, record.k_gain, t)
     position = words_at(program.positions, program.tokens)[t]
     table = words_at(program.tables, program.tokens)[t]
     page = int_at(table + 8 * (position // PAGE)) + layer * program.layer_bytes + head * program.head_bytes

@@ -8,15 +8,16 @@ import numpy as np
 
 from gpu.executor.attention import SPLIT
 from gpu.executor.cache import block_bytes, head_bytes, value_dim
-from gpu.executor.elementary import ACTIVATIONS
 from gpu.executor.linear import SCRATCH_BYTES
 from gpu.executor.memory import aligned, row_bytes
 from gpu.executor.page import BLOCK, PAGE
 from gpu.executor.plan import CHUNK, TILE_ROWS, Plan
-from gpu.executor.program import PROGRAM
+from gpu.executor.positions import Positions
+from gpu.executor.program import GROUP, PROGRAM
+from gpu.executor.router import router_bytes
 from gpu.executor.weights import Weights
 from refimpl.contract import Array, host
-from refimpl.models.spec import ModelSpec
+from refimpl.models.spec import ModelSpec, MoeSpec
 from refimpl.models.tensor import Tensor
 
 __all__ = ["Workspace", "memory_bytes", "scratch_bytes", "usual_capacity"]
@@ -24,11 +25,27 @@ __all__ = ["Workspace", "memory_bytes", "scratch_bytes", "usual_capacity"]
 
 def _widths(spec: ModelSpec) -> dict[str, int]:
     """Return the floats of a token's row in each buffer of activations."""
-    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    hidden, ffn = spec.hidden_size, spec.ffn_size
+    queries, keys, hidden = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim, spec.hidden_size
+    networks, mixtures = [layer.network for layer in spec.layers], _mixtures(spec)
+    ffn = max(each.shared_size if isinstance(each, MoeSpec) else each.size for each in networks)
     return {
         "x": hidden, "normed": hidden, "q": queries, "k": keys, "v": keys, "mixed": queries, "gate": ffn, "up": ffn,
-    }  # fmt: skip
+    } | ({"logit": max(moe.num_experts for moe in mixtures), "share": 1} if mixtures else {})  # fmt: skip
+
+
+def _mixtures(spec: ModelSpec) -> list[MoeSpec]:
+    return [layer.network for layer in spec.layers if isinstance(layer.network, MoeSpec)]
+
+
+def _choices(spec: ModelSpec) -> int:
+    """Return the choices of a step, of which each has a row."""
+    return CHUNK * max((moe.num_active for moe in _mixtures(spec)), default=0)
+
+
+def _chosen_widths(spec: ModelSpec) -> dict[str, int]:
+    """Return the floats of a choice's row in each buffer of choices."""
+    inner = max((moe.size for moe in _mixtures(spec)), default=0)
+    return {"chosen": spec.hidden_size, "chosen_gate": inner, "chosen_up": inner}
 
 
 def _part_bytes(spec: ModelSpec) -> int:
@@ -41,14 +58,16 @@ def scratch_bytes(spec: ModelSpec) -> int:
     """Return the bytes of a thread's scratch: a matrix's, or a tile of queries with its scores, parts and totals."""
     rows = max(TILE_ROWS, spec.num_heads // spec.num_kv_heads)
     attention = 4 * rows * (spec.head_dim + SPLIT + 2 * (value_dim(spec) + 32)) + 64
-    return max(SCRATCH_BYTES, attention)
+    routes = max((router_bytes.py_func(moe.num_experts) for moe in _mixtures(spec)), default=0)
+    return max(SCRATCH_BYTES, attention, routes)
 
 
 @host
 def memory_bytes(spec: ModelSpec, weights: Mapping[str, Tensor], tokens: int) -> int:
     """Return the bytes of packed weights, activations, and a cache in which ``tokens`` tokens stand."""
-    packed = sum(int(tensor.data.nbytes) for tensor in weights.values())
+    packed = sum(tensor.nbytes for tensor in weights.values())
     buffers = CHUNK * sum(row_bytes(width) for width in _widths(spec).values())
+    buffers += _choices(spec) * sum(row_bytes(width) for width in _chosen_widths(spec).values())
     return packed + buffers + -(-tokens // (PAGE * BLOCK)) * block_bytes(spec)
 
 
@@ -68,13 +87,15 @@ class Workspace:
         self._table = np.zeros(1, PROGRAM)
         self._alive: list[Array] = [teams]
         self.address = int(self._table.ctypes.data)
-        self.rope = np.zeros((2, CHUNK, 0 if spec.rope is None else spec.rope.dim // 2), np.float32)
+        self.positions = Positions(spec)
+        for record, mixer in zip(weights.layers, spec.mixers, strict=True):
+            for name, value in self.positions.describe(mixer).items():
+                record[name] = value
         self._describe(spec, weights)
         self._allocate(spec, plan, int8)
         self.set(
-            int8=int8, teams=teams.ctypes.data, cos=self.rope[0].ctypes.data, sin=self.rope[1].ctypes.data,
-            ids=plan.ids.ctypes.data, positions=plan.positions.ctypes.data, tables=plan.tables.ctypes.data,
-            wanted=plan.wanted.ctypes.data, last_tiles=plan.last.tiles.ctypes.data,
+            int8=int8, teams=teams.ctypes.data, token_ids=plan.ids.ctypes.data, positions=plan.positions.ctypes.data,
+            tables=plan.tables.ctypes.data, wanted=plan.wanted.ctypes.data, last_tiles=plan.last.tiles.ctypes.data,
             last_merges=plan.last.merges.ctypes.data,
         )  # fmt: skip
 
@@ -85,12 +106,11 @@ class Workspace:
 
     def _describe(self, spec: ModelSpec, weights: Weights) -> None:
         self.set(
-            layers=spec.num_layers, hidden=spec.hidden_size, ffn=spec.ffn_size, heads=spec.num_heads,
-            kv_heads=spec.num_kv_heads, group=spec.num_heads // spec.num_kv_heads, head_dim=spec.head_dim,
-            value_dim=value_dim(spec), rope_pairs=self.rope.shape[-1],
-            interleaved=spec.rope is not None and spec.rope.interleaved, layer_norm=spec.norm == "layer",
-            gated=spec.gated, activation=ACTIVATIONS.index(spec.activation), eps=spec.norm_eps,
-            scale=spec.head_dim**-0.5, layer_table=weights.layers.ctypes.data, matrices=weights.matrices.ctypes.data,
+            layers=spec.num_layers, hidden=spec.hidden_size, heads=spec.num_heads, kv_heads=spec.num_kv_heads,
+            group=spec.num_heads // spec.num_kv_heads, head_dim=spec.head_dim, value_dim=value_dim(spec),
+            layer_norm=spec.norm == "layer", eps=spec.norm_eps, embedding_scale=spec.embedding_scale,
+            residual_scale=spec.residual_scale, logit_scale=spec.logit_scale, logit_softcap=spec.logit_softcap or 0.0,
+            layer_table=weights.layers.ctypes.data, matrices=weights.matrices.ctypes.data,
             final_gain=weights.vector("final_norm.gain"), final_bias=weights.vector("final_norm.bias"),
             position_table=weights.vector("position_embedding"), position_stride=4 * spec.hidden_size,
             layer_bytes=spec.num_kv_heads * head_bytes(spec), head_bytes=head_bytes(spec),
@@ -98,12 +118,16 @@ class Workspace:
         )  # fmt: skip
 
     def _allocate(self, spec: ModelSpec, plan: Plan, int8: bool) -> None:
-        widths = _widths(spec)
-        for name, width in widths.items():
-            self.set(**{name: self._address(CHUNK * row_bytes(width)), name + "_stride": row_bytes(width)})
+        widths, chosen, choices = _widths(spec), _chosen_widths(spec), _choices(spec)
+        for count, names in ((CHUNK, widths), (choices, chosen)):
+            for name, width in names.items():
+                self.set(**{name: self._address(count * row_bytes(width)), name + "_stride": row_bytes(width)})
         self.set(parts=self._address(plan.max_parts * _part_bytes(spec)))
+        self.set(**{name: self._address(8 * choices) for name in ("ids", "shares", "places", "order")})
+        groups = max((moe.num_experts for moe in _mixtures(spec)), default=0)
+        self.set(group_table=self._address(GROUP.itemsize * groups))
         if int8:
-            codes = CHUNK * max(widths.values())
+            codes = max(CHUNK * max(widths.values()), choices * max(chosen.values()))
             self.set(codes=self._address(codes), scales=self._address(codes // 8), sums=self._address(codes // 8))
 
     def _address(self, size: int) -> int:

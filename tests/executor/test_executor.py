@@ -47,7 +47,7 @@ def test_plain_formats(build, name):
     stored = {key: tensor.read() for key, tensor in tensors.items()}
     executor = build(LLAMA, tensors, dtype=name)
     rounded = {
-        key: replace(tensors[key], data=value.astype(DTYPES[name]).astype(np.float32))
+        key: replace(tensors[key], source=value.astype(DTYPES[name]).astype(np.float32))
         if value.ndim == 2 else tensors[key]
         for key, value in stored.items()
     }  # fmt: skip

@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu.executor.cpu import CpuExecutor
-from tests.executor.tiny_models import BLOCKS, SPECS, random_tensors
+from tests.executor.tiny_models import BLOCK_EXPERTS, BLOCKS, SPECS, random_tensors
 
-NAMES = ["llama", "windows", "gpt2", "many queries", "biases, normed heads", "dynamic"]
+NAMES = [
+    "llama", "windows", "gpt2", "many queries", "biases, normed heads", "chunks", "gemma", "olmo", "gpt_oss",
+    "qwen moe", "glm moe", "parallel moe", "dynamic",
+]  # fmt: skip
 
 
 class Machines:
@@ -19,10 +22,10 @@ class Machines:
 
     def get(self, name, threads):
         if (name, threads) not in self.made:
-            blocks = name in ("q4_1", "int8")
-            spec = BLOCKS if blocks else SPECS[name]
-            tensors = random_tensors(spec, name="q4_1" if blocks else "float32")
-            settings = {"activations": "int8" if name == "int8" else "float32"}
+            blocks = {"q4_1": BLOCKS, "int8": BLOCKS, "experts of int8": BLOCK_EXPERTS}
+            spec = blocks.get(name) or SPECS[name]
+            tensors = random_tensors(spec, name="q4_1" if name in blocks else "float32")
+            settings = {"activations": "int8" if "int8" in name else "float32"}
             self.made[name, threads] = CpuExecutor(spec, tensors, threads=threads, context=1024, **settings)
         return self.made[name, threads]
 
@@ -44,7 +47,7 @@ def alone(executor, ids):
 
 
 @given(data=st.data())
-@pytest.mark.parametrize("name", [*NAMES, "q4_1", "int8"])
+@pytest.mark.parametrize("name", [*NAMES, "q4_1", "int8", "experts of int8"])
 def test_batch_cut_pages_poison_threads(machines, name, data):
     threads = data.draw(st.sampled_from([1, 2, 3]))
     executor, lengths = machines.get(name, threads), data.draw(st.lists(st.integers(1, 600), min_size=1, max_size=4))
@@ -76,7 +79,7 @@ def test_batch_cut_pages_poison_threads(machines, name, data):
     assert executor.cache.free_pages == executor.cache.count
 
 
-@pytest.mark.parametrize("name", [*NAMES[:-1], "q4_1", "int8"])
+@pytest.mark.parametrize("name", [*NAMES[:-1], "q4_1", "int8", "experts of int8"])
 def test_one_by_one_is_all_at_once(machines, name):
     executor, ids = machines.get(name, 2), np.random.default_rng(3).integers(0, 70, 290)
     sequence = executor.new_sequence()

@@ -1,6 +1,7 @@
 """How long a sequence may be, whoever asks; and who may step it."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from gpu.model import Model
 from refimpl.contract import ContractError, UsageError
 from refimpl.model import Model as Reference
 from refimpl.model import Source
-from tests.executor.tiny_models import LLAMA, SPECS, random_tensors, replace
+from tests.executor.tiny_models import LLAMA, SPECS, random_tensors
 
 LEARNED = replace(SPECS["gpt2"], max_positions=20)  # 20 is no whole number of pages
 ROTARY = replace(LLAMA, max_positions=20)
