@@ -67,6 +67,13 @@ def test_files_fit_a_sitting():
     assert long == {}
 
 
+def test_families_are_short():
+    """What a family adds is what sets it apart: its file has under 80 lines."""
+    files = [m.path for m in PACKAGES if ".families." in m.name and not m.is_package]
+    lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert len(lines) > 15 and {name: count for name, count in lines.items() if count >= 80} == {}
+
+
 def test_counting_of_lines():
     source = 'def f(x):\n    """One.\n\n    Two."""\n    # why\n\n    y = (\n        x\n    )\n    return y\n'
     node = ast.parse(source).body[0]

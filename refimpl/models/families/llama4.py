@@ -59,8 +59,7 @@ def _mixers(config: Mapping[str, Any]) -> list[AttentionSpec]:
     turned = replace(mixer, rope=replace(rope, interleaved=True), qk_norm=normed)
     floor = float(number(config, "floor_scale", 8192, least=1, most=1e9))
     growth = (floor, float(number(config, "attn_scale", 0.1, least=0, most=1e6)))
-    tuned = config.get("attn_temperature_tuning", True)  # some files say 4 for true
-    still = replace(mixer, rope=None, temperature=growth if tuned else None)
+    still = replace(mixer, rope=None, temperature=growth if config.get("attn_temperature_tuning", True) else None)
     chunk = integer(config, "attention_chunk_size", 8192)
     kinds = reading.layer_kinds(config, lambda layer: turns[layer], (reading.FULL, "chunked_attention"))
     pairs = zip(turns, kinds, strict=True)
@@ -71,11 +70,10 @@ def _mixers(config: Mapping[str, Any]) -> list[AttentionSpec]:
 def weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a checkpoint of this family.
 
-    Its norm of queries and keys has no gain and comes after the rotation, which keeps the length of a head: with
-    gains of 1 it may as well come before.
+    Its norm of queries and keys comes after the rotation, which keeps lengths: with gains of 1 it may come before.
     """
     ones = Tensor("float32", (spec.head_dim,), np.ones(spec.head_dim, np.float32))
     normed = [i for i, mixer in enumerate(spec.mixers) if mixer.qk_norm == "head"]
     gains = {f"model.layers.{i}.self_attn.{name}_norm.weight": ones for i in normed for name in ("q", "k")}
-    turned = ("experts.gate_up_proj", "experts.down_proj")
+    turned = "experts.gate_up_proj", "experts.down_proj"
     return name_weights({**tensors, **gains}, spec, _TENSORS, prefix="model.", transposed=turned)
