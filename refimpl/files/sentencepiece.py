@@ -38,7 +38,7 @@ class SentencePiece:
 
     segment: Callable[[str], list[str]]  # the model: a stretch of text to pieces and single letters
     ids: Mapping[str, int]  # of the pieces
-    symbols: Mapping[str, int]  # what is a token wherever it stands in a text
+    symbols: Mapping[str, int]  # what is a token wherever it stands in a text, with ▁ for blanks
     bytes: Sequence[int] | None  # the ids of the 256 bytes, if the vocabulary has them all
     unknown: int | None  # the id of what is no piece, else it is dropped
     normalize: Callable[[str], str] = str
@@ -48,18 +48,18 @@ class SentencePiece:
     def __call__(self, text: str, first: bool = True) -> list[int]:
         text = self.normalize(text)
         if self.single_blanks:
-            text = " ".join(filter(None, text.split(" ")))
+            text = " ".join(filter(None, text.split(" "))).rstrip(f" {BLANK}")
         if self.prefix_blank and text:
-            text = " " + text
-        return list(self._fused(id for part in self._parts(text) for id in part))
+            text = f" {text}"
+        return list(self._fused(id for part in self._parts(text.replace(" ", BLANK)) for id in part))
 
     def _parts(self, text: str) -> Iterator[Sequence[int | None]]:
         begin = 0
         for match in self._symbol_pattern.finditer(text) if self.symbols else ():
-            yield from map(self._known, self._cuts.split(text[begin : match.start()].replace(" ", BLANK)))
+            yield from map(self._known, self._cuts.split(text[begin : match.start()]))
             yield (self.symbols[match.group()],)
             begin = match.end()
-        yield from map(self._known, self._cuts.split(text[begin:].replace(" ", BLANK)))
+        yield from map(self._known, self._cuts.split(text[begin:]))
 
     def _known(self, stretch: str) -> Sequence[int | None]:
         return self._remembered(stretch) if len(stretch) <= _SHORT else self._stretch(stretch)

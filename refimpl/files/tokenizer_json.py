@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoint folders: tokenizer.json, or BERT's vocab.txt, with tokenizer_config.json beside it."""
+"""Tokenizers of checkpoint folders: tokenizer.json, with tokenizer_config.json beside it."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,13 +10,12 @@ from refimpl.files.bpe import byte_level, read_merge, spelled_bytes
 from refimpl.files.checkpoint import read_json
 from refimpl.files.library import library_bytes, library_encoder, opens_with_blank
 from refimpl.files.pretokenizer import read_stages
+from refimpl.files.tokenizer_plain import token_content, tokenizer_without_json
 from refimpl.files.vocabulary import Tokenizer, check_ids_of, tokens_by_id
-from refimpl.files.wordpiece import WordPiece, wordpiece_bytes
 
 __all__ = ["tokenizer_from_folder"]
 
 _UNUSUAL = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout", "fuse_unk")
-_BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class _Added(NamedTuple):
@@ -117,12 +116,6 @@ def _read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _content(token: Any) -> str:
-    """Return the text of a token of tokenizer_config.json, which is a string, an object or absent."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else ""
-
-
 def _named(known: Mapping[str, int], names: list[str]) -> tuple[int, ...]:
     lost = [name for name in names if name not in known]
     if lost:
@@ -140,7 +133,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 @host
 def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
-    """Read tokenizer.json, or vocab.txt, of a checkpoint folder; None when it has no tokenizer.
+    """Read tokenizer.json of a checkpoint folder, or what older folders have; None when it has no tokenizer.
 
     Byte-level BPE with a normalizer of NFC or none is tiktoken's, with the pre-tokenizer that ``read_stages`` reads;
     any other kind is the `tokenizers` library's.
@@ -150,13 +143,13 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
     """
     settings = _settings(folder)
     if not (folder / "tokenizer.json").is_file():
-        return _without_json(folder, settings)
+        return tokenizer_without_json(folder, settings, _read_template(folder, settings))
     data = read_json(folder / "tokenizer.json")
     words, added = _read_words(data.get("model")), _read_added(data.get("added_tokens") or [])
     known = words | added.ids
     check_ids_of(known)
     first, last = _frame(data.get("post_processor"))
-    bos, eos, mask = (known.get(_content(settings.get(f"{name}_token"))) for name in ("bos", "eos", "mask"))
+    bos, eos, mask = (known.get(token_content(settings.get(f"{name}_token"))) for name in ("bos", "eos", "mask"))
     prefix = _named(known, first)
     fields: dict[str, Any] = {
         "controls": added.controls, "strips_left": added.left, "strips_right": added.right, "prefix": prefix,
@@ -179,34 +172,8 @@ def _byte_level(data: Mapping[str, Any], words: dict[str, int], added: _Added, f
     encoder = byte_level(
         words, map(read_merge, model["merges"]), read_stages(data.get("pre_tokenizer")),
         extra=[text for text in words if text not in added.ids] if model.get("ignore_merges") else [],
-        unknown=(words | added.ids).get(_content(model.get("unk_token")), -1),
+        unknown=(words | added.ids).get(token_content(model.get("unk_token")), -1),
         nfc=_is_nfc(data.get("normalizer")) is True,
     )  # fmt: skip
     tokens = tokens_by_id(words, spelled_bytes, added.ids)
     return Tokenizer(tokens, added.ids, encoder=encoder, **fields)
-
-
-def _without_json(folder: Path, settings: Mapping[str, Any]) -> Tokenizer | None:
-    """Read vocab.txt, a token a line; refuse other files by name."""
-    for name in ("tokenizer.model", "spiece.model", "vocab.json"):
-        if (folder / name).is_file():
-            raise CheckpointError(f"{folder} has {name} but no tokenizer.json; transformers' save_pretrained makes one")
-    if not (folder / "vocab.txt").is_file():
-        return None
-    lines = (folder / "vocab.txt").read_text(encoding="utf-8", errors="replace").split("\n")
-    words = {line.rstrip("\r"): id for id, line in enumerate(lines) if line.strip()}
-    check_ids_of(words)
-    roles = ("unk", "cls", "sep", "mask")
-    names = [_content(settings.get(f"{role}_token")) or f"[{role.upper()}]" for role in roles]
-    lost = [text for text in names if text not in words]
-    if lost:
-        raise CheckpointError(f"{folder / 'vocab.txt'} has no token {lost[0]!r}")
-    unknown, cls, sep, mask = (words[text] for text in names)
-    lower = settings.get("do_lower_case", True) is not False
-    accents, ideographs = settings.get("strip_accents"), settings.get("tokenize_chinese_chars", True) is not False
-    specials = {text: words[text] for text in {*_BERT_SPECIALS, *names} if text in words}
-    encoder = WordPiece(words, unknown, lower, lower if accents is None else bool(accents), ideographs)
-    return Tokenizer(
-        tokens_by_id(words, wordpiece_bytes), specials, frozenset(specials.values()), encoder, prefix=(cls,),
-        suffix=(sep,), opening_blank=True, bos_id=cls, mask_id=mask,
-    )  # fmt: skip
