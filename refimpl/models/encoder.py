@@ -64,8 +64,10 @@ def encode(
     if spec.token_types:
         types = np.zeros(ids.shape, np.int64) if types is None else types
         require(bool(((types >= 0) & (types < spec.token_types)).all()), "C2", f"types are 0..{spec.token_types - 1}")
-    where, scale = positions_of(ids, spec), spec.embedding_scale
-    x = embed_tokens(ids, where, weights, spec.stack, ops, scale=scale, types=types if spec.token_types else None)
+    x = embed_tokens(
+        ids, positions_of(ids, spec), weights["embedding"], weights, spec.stack, ops, scale=spec.embedding_scale,
+        types=types if spec.token_types else None,
+    )  # fmt: skip
     return run_stack(x, weights, spec.stack, ops, seen=None if seen is None or seen.all() else seen)[0]
 
 

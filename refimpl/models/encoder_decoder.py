@@ -8,7 +8,7 @@ import numpy as np
 from refimpl.contract import Array, Bool, Float, Int, composed, host, require
 from refimpl.llm.kv_cache import KVCache, new_cache
 from refimpl.models.encoder_spec import EncoderDecoderSpec
-from refimpl.models.stack import Memory, embed_tokens, read_memory, run_stack, under
+from refimpl.models.stack import Memory, Part, embed_tokens, read_memory, run_stack
 
 __all__ = ["answer_caches", "decode_answer", "encode_source", "memorise", "token_logits"]
 
@@ -35,7 +35,7 @@ def encode_source(
     require(fits, "C1", f"a mask of {ids.shape} tokens, not all padding")
     x = _embed(ids, 0, "encoder.", weights, spec, ops)
     seen = None if seen is None or seen.all() else seen
-    return run_stack(x, under(weights, "encoder."), spec.encoder, ops, seen=seen)[0]
+    return run_stack(x, Part(weights, "encoder."), spec.encoder, ops, seen=seen)[0]
 
 
 @composed
@@ -46,7 +46,7 @@ def memorise(
 
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.3.
     """
-    return read_memory(states, under(weights, "decoder."), spec.decoder, ops)
+    return read_memory(states, Part(weights, "decoder."), spec.decoder, ops)
 
 
 @composed
@@ -62,7 +62,7 @@ def decode_answer(
     """
     x = _embed(ids, caches[0].length, "decoder.", weights, spec, ops)
     seen = None if seen is None or seen.all() else seen
-    return run_stack(x, under(weights, "decoder."), spec.decoder, ops, caches=caches, memory=memory, memory_seen=seen)
+    return run_stack(x, Part(weights, "decoder."), spec.decoder, ops, caches=caches, memory=memory, memory_seen=seen)
 
 
 @composed
@@ -84,6 +84,6 @@ def _embed(
     ids: Array, start: int, side: str, weights: Mapping[str, Array], spec: EncoderDecoderSpec, ops: Any
 ) -> Array:
     stack = spec.encoder if side == "encoder." else spec.decoder
-    own = under(weights, side) | {"embedding": weights["embedding"]}
     positions = np.arange(start, start + len(ids)) + stack.position_offset
-    return embed_tokens(ids, positions, own, stack, ops, scale=spec.embedding_scale)
+    own, scale = Part(weights, side), spec.embedding_scale
+    return embed_tokens(ids, positions, weights["embedding"], own, stack, ops, scale=scale)

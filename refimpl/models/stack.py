@@ -1,41 +1,54 @@
 """A stack of layers run over a namespace of operations: the encoder of BERT, the decoder of T5."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from refimpl.contract import Array, Bool, Float, Int, composed, host
+from refimpl.contract import Array, Bool, Float, Int, composed
 from refimpl.llm.kv_cache import KVCache
 from refimpl.models.encoder_spec import StackSpec
 
-__all__ = ["Memory", "embed_tokens", "read_memory", "run_stack", "under"]
+__all__ = ["Memory", "Part", "embed_tokens", "read_memory", "run_stack"]
 
 Memory: TypeAlias = list[tuple[Float[Array, "S N H"], Float[Array, "S N H"]]]
 """For each layer of a decoder the keys and values of what the encoder made."""
 
 
-@host
-def under(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """Take the weights whose names begin with a prefix, under the rest of their names.
+class Part(Mapping[str, Array]):
+    """The weights whose names begin with a prefix, under the rest of their names; each is read when it is asked for.
 
-    >>> under({"layers.0.w_q": 1, "layers.1.w_q": 2}, "layers.1.")
-    {'w_q': 2}
+    >>> Part({"layers.0.w_q": 1, "layers.1.w_q": 2}, "layers.1.")["w_q"]
+    2
     """
-    return {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)}
+
+    def __init__(self, weights: Mapping[str, Array], prefix: str) -> None:
+        self._weights, self._prefix = weights, prefix
+
+    def __getitem__(self, name: str) -> Array:
+        return self._weights[self._prefix + name]
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._prefix}{name}" in self._weights
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self._prefix) for name in self._weights if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @composed
 def embed_tokens(
-    ids: Int[Array, " T"], positions: Int[Array, " T"], weights: Mapping[str, Array], spec: StackSpec, ops: Any, *,
-    scale: float = 1.0, types: Int[Array, " T"] | None = None,
+    ids: Int[Array, " T"], positions: Int[Array, " T"], embedding: Float[Array, "V D"], weights: Mapping[str, Array],
+    spec: StackSpec, ops: Any, *, scale: float = 1.0, types: Int[Array, " T"] | None = None,
 ) -> Float[Array, "T D"]:
     """Look tokens up, and add what is learned of their positions and of their types.
 
     Math: norm(scale embedding[ids] + position_embedding[positions] + token_type_embedding[types]), as far as there.
     Source: Devlin et al., BERT, 2018, section 3.
     """
-    x = ops.embedding(ids, weights["embedding"])
+    x = ops.embedding(ids, embedding)
     x = x if scale == 1 else x * scale
     for rows, name in ((types, "token_type_embedding"), (positions, "position_embedding")):
         if rows is not None and name in weights:
@@ -49,7 +62,7 @@ def read_memory(states: Float[Array, "S D"], weights: Mapping[str, Array], spec:
 
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.3.
     """
-    layers = (under(weights, f"layers.{i}.cross.") for i in range(spec.num_layers))
+    layers = (Part(weights, f"layers.{i}.cross.") for i in range(spec.num_layers))
     return [(_heads(states, "k", layer, spec, ops), _heads(states, "v", layer, spec, ops)) for layer in layers]
 
 
@@ -75,7 +88,7 @@ def run_stack(
     if memory_seen is not None:
         across = np.broadcast_to(memory_seen, (T, len(memory_seen)))
     for i in range(spec.num_layers):
-        layer = under(weights, f"layers.{i}.")
+        layer = Part(weights, f"layers.{i}.")
         if i == 0 or spec.own_buckets:
             mask = _mask(T, S, seen, layer, spec, ops)
         read = _before(x, "attention_norm", layer, spec, ops)
@@ -86,7 +99,7 @@ def run_stack(
         x = x + _attend(q, k, v, layer, ops, causal=spec.causal, mask=mask, scale=spec.scale)
         x = _after(x, "attention_norm", layer, spec, ops)
         if memory is not None:
-            own = under(layer, "cross.")
+            own = Part(layer, "cross.")
             q = _heads(_before(x, "cross_norm", layer, spec, ops), "q", own, spec, ops)
             x = x + _attend(q, *memory[i], own, ops, causal=False, mask=across, scale=spec.scale)
             x = _after(x, "cross_norm", layer, spec, ops)
