@@ -159,7 +159,7 @@ GPT_OSS = {
     "model_type": "gpt_oss", "vocab_size": 23, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 64,
     "rms_norm_eps": 1e-5, "num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": 4, "eos_token_id": 2,
-    "layer_types": ["sliding_attention"],
+    "layer_types": ["sliding_attention"], "rope_theta": 150000.0, "rope_scaling": {"rope_type": "default"},
 }  # fmt: skip
 
 
