@@ -12,27 +12,26 @@ from refimpl.models.tensor import Tensor
 
 __all__ = ["MODEL_TYPES", "spec", "weights"]
 
-_KEYS = frozenset((
+MODEL_TYPES = dict.fromkeys(("t5", "umt5"), frozenset((
     "model_type", "vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads",
     "relative_attention_num_buckets", "relative_attention_max_distance", "layer_norm_epsilon", "feed_forward_proj",
     "tie_word_embeddings", "scale_decoder_outputs", "decoder_start_token_id", "eos_token_id", "n_positions",
     "is_encoder_decoder", "dense_act_fn", "is_gated_act",
-))  # fmt: skip
-MODEL_TYPES = {"t5": _KEYS, "umt5": _KEYS}
+)))  # fmt: skip
 
 _NETWORKS = {"relu": ("relu", False), "gated-gelu": ("gelu_tanh", True), "gated-silu": ("silu", True)}
 
 
 def _stack(config: Mapping[str, Any], layers: int, **fields: Any) -> StackSpec:
     newer, most = config["model_type"] == "umt5", 2**16
-    act, gated = _NETWORKS[word(config, "feed_forward_proj", _NETWORKS, "gated-gelu" if newer else "relu")]
+    network = _NETWORKS[word(config, "feed_forward_proj", _NETWORKS, "gated-gelu" if newer else "relu")]
     buckets = integer(config, "relative_attention_num_buckets", 32, most=most)
     distance = integer(config, "relative_attention_max_distance", 128)
     if buckets < 4 or buckets % 2 or distance <= buckets // 2:
         raise CheckpointError(f"config.json: {buckets} buckets, an even number from 4, for distances up to {distance}")
     return StackSpec(
         layers, integer(config, "num_heads", most=most), integer(config, "d_kv", most=most),
-        MlpSpec(integer(config, "d_ff"), act, gated), norm="rms", norm_first=True, embedding_norm=False, biases=False,
+        MlpSpec(integer(config, "d_ff"), *network), norm="rms", norm_first=True, embedding_norm=False, biases=False,
         norm_eps=float(number(config, "layer_norm_epsilon", 1e-6, least=0, most=1)), scale=1.0, own_buckets=newer,
         buckets=buckets, max_distance=distance, **fields,
     )  # fmt: skip
@@ -41,10 +40,9 @@ def _stack(config: Mapping[str, Any], layers: int, **fields: Any) -> StackSpec:
 @host
 def spec(config: Mapping[str, Any]) -> EncoderSpec | EncoderDecoderSpec:
     """Read a config of this family; ``architectures`` says whether there is a decoder."""
-    check_keys(config, _KEYS)
-    sizes = integer(config, "vocab_size"), integer(config, "d_model")
-    layers = layer_count(config, "num_layers")
-    if any("EncoderModel" in str(name) for name in config.get("architectures") or ()):
+    check_keys(config, MODEL_TYPES["t5"])
+    sizes, layers = (integer(config, "vocab_size"), integer(config, "d_model")), layer_count(config, "num_layers")
+    if "EncoderModel" in str(config.get("architectures")):
         return EncoderSpec("t5", *sizes, _stack(config, layers), None)
     own = integer(config, "num_decoder_layers", layers, most=4096)
     scaled = flag(config, "scale_decoder_outputs", flag(config, "tie_word_embeddings", True))
@@ -62,10 +60,10 @@ def _modules(side: str, ours: str, last: int, gated: bool) -> dict[str, str]:
     parts |= {"0.SelfAttention.relative_attention_bias": "distance_bias", "0.layer_norm": "attention_norm"}
     parts |= {f"1.EncDecAttention.{name}": f"cross.{name}" for name in "qkvo"} | {"1.layer_norm": "cross_norm"}
     feed = {"wi_0": "gate", "wi_1": "up", "wo": "down"} if gated else {"wi": "up", "wo": "down"}
-    feed = {f"DenseReluDense.{theirs}": name for theirs, name in feed.items()} | {"layer_norm": "mlp_norm"}
-    parts |= {f"{last}.{theirs}": name for theirs, name in feed.items()}
-    layers = {f"{side}.block.{{i}}.layer.{theirs}": f"{ours}layers.{{i}}.{name}" for theirs, name in parts.items()}
-    return layers | {f"{side}.final_layer_norm": f"{ours}final_norm"}
+    parts |= {f"{last}.DenseReluDense.{theirs}": name for theirs, name in feed.items()}
+    parts[f"{last}.layer_norm"] = "mlp_norm"
+    layers = {f"block.{{i}}.layer.{theirs}": f"layers.{{i}}.{name}" for theirs, name in parts.items()}
+    return {f"{side}.{theirs}": ours + name for theirs, name in (layers | {"final_layer_norm": "final_norm"}).items()}
 
 
 @host
@@ -76,7 +74,6 @@ def weights(tensors: Mapping[str, Tensor], spec: EncoderSpec | EncoderDecoderSpe
     if isinstance(spec, EncoderSpec):
         modules = {shared: "embedding"} | _modules("encoder", "", 1, spec.stack.network.gated)
         return take_modules(tensors, spec, modules, ignored=(*copies, "decoder.", "lm_head.weight"))
-    modules = {shared: "embedding", "lm_head": "lm_head"}
-    for side, stack, last in (("encoder", spec.encoder, 1), ("decoder", spec.decoder, 2)):
-        modules |= _modules(side, f"{side}.", last, stack.network.gated)
+    gated, modules = spec.encoder.network.gated, {shared: "embedding", "lm_head": "lm_head"}
+    modules |= _modules("encoder", "encoder.", 1, gated) | _modules("decoder", "decoder.", 2, gated)
     return take_modules(tensors, spec, modules, ignored=(*copies, *["lm_head.weight"] * spec.tied_embeddings))
