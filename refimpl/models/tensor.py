@@ -75,7 +75,7 @@ class Tensor:
             return Tensor(self.format, shape, self.data[place])
         parts: Callable[[int], Tensor] | None = None
         if self.parts is not None:
-            parts = (lambda i: self.part(picked[i])) if axis == 0 else (lambda i: self.part(i).take(index, axis - 1))
+            parts = (lambda i: self.part(int(picked[i]))) if axis == 0 else (lambda i: self.part(i).take(index, axis - 1))
         return Tensor(self.format, shape, lambda: self.data[place], parts)
 
     def take_rows(self, rows: _Index) -> "Tensor":
