@@ -23,6 +23,7 @@ from gpu.cli.picture_arguments import KINDS, parse_picture_arguments
 from gpu.cli.prompts import read_prompts
 from refimpl.command import guard, run_program
 from refimpl.contract import UsageError, host
+from refimpl.flags import RANDOM
 from refimpl.interrupt import Brake
 
 __all__ = ["main"]
@@ -66,24 +67,29 @@ def _check_plot(options: argparse.Namespace) -> None:
 def _explain(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     """Print what one prompt costs, instead of an answer."""
     from gpu.cli.answering import announce_compilation, prepare
-
-    with hand.held():
-        from gpu.cli.explanation import draw, explanation
-        from gpu.machine import machine
-
     from gpu.device import pick
 
     if pick(options.device) != "cpu":
         raise UsageError(f"--explain speaks of the CPU, not of {options.device}")
-    prompts, limits = read_prompts(options), machine(again=True)
-    model, answer = _load(options, hand), Answer()
+    prompts, answer, random = read_prompts(options), Answer(), options.model.startswith(RANDOM)
+    with hand.held():
+        from gpu.cli.costs import draw
+        from gpu.cli.sketch import explain_sketch, sketch
+        from gpu.machine import machine
+    model = sketch(options) if random else _load(options, hand)
     prepare(answer, prompts[0], options, model)
-    announce_compilation(model)
-    tokens = min(options.max_tokens or 256, model.context - len(answer.prompt_ids))
-    lines = explanation(model, len(answer.prompt_ids), tokens, limits)
+    limits, prompt = machine(again=True), len(answer.prompt_ids)
+    tokens = min(options.max_tokens or 256, model.context - prompt)
+    if random:
+        lines = explain_sketch(model, prompt, tokens, limits)
+    else:
+        from gpu.cli.explanation import explanation
+
+        announce_compilation(model)
+        lines = explanation(model, prompt, tokens, limits)
     output.stream.write("\n".join(lines) + "\n")
     if options.plot:
-        draw(options.plot, model, len(answer.prompt_ids), tokens, limits)
+        draw(options.plot, model, prompt, tokens, limits)
     return 0
 
 
@@ -99,6 +105,8 @@ def _answer(options: argparse.Namespace, output: Output, hand: Brake) -> int:
         load_s = time.perf_counter() - start
         for number, (answer, prompt) in enumerate(zip(answers, prompts, strict=True), 1):
             prepare(answer, prompt, options, model, f"prompt {number}" if output.many else "the prompt")
+        if model.tokenizer is None and output.form == "text":
+            say(f"{options.model} has no tokenizer: its tokens have no text, --output json shows their ids")
         ask(model, answers, options, output, load_s, hand)
     except KeyboardInterrupt:
         code = 130

@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 from refimpl.contract import host
 
-__all__ = ["FLAGS", "HUGE", "SAMPLING", "parse_bias", "path", "phrase", "real", "whole"]
+__all__ = ["FLAGS", "HUGE", "RANDOM", "SAMPLING", "parse_bias", "path", "phrase", "real", "whole"]
 
 HUGE = 2**31 - 1
+
+RANDOM = "random:"
+"""How a model's name begins that has no files (see models/published.py, which is slow to import)."""
 
 
 @host

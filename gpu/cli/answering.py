@@ -9,6 +9,7 @@ from typing import Any
 from gpu.cli.output import Answer, Output
 from gpu.cli.prompts import Prompt, shape_prompt
 from refimpl.contract import UsageError, host
+from refimpl.flags import RANDOM
 from refimpl.interrupt import Brake
 
 __all__ = [
@@ -31,6 +32,10 @@ def load_model(options: argparse.Namespace) -> Any:
     """Return the model that the flags name, on the device that they name."""
     import gpu
 
+    if options.model.startswith(RANDOM):
+        from gpu.cli.sketch import check_room
+
+        check_room(options.model)
     return gpu.load(
         options.model, device=options.device, dtype=None if options.dtype == "auto" else options.dtype,
         threads=options.threads, activations=options.activations, context=options.ctx_size, offline=options.offline,
@@ -84,13 +89,23 @@ def prepare(
 ) -> None:
     """Turn a prompt into the ids that the model gets; they must leave room for an answer."""
     answer.asked = time.perf_counter()
-    templated = not options.raw and model.tokenizer is not None and model.tokenizer.chat_template is not None
-    answer.prompt_ids = model.prompt_ids(shape_prompt(prompt, options.system, templated), raw=options.raw)
+    if isinstance(prompt, range):
+        answer.prompt_ids = [7 * i % model.spec.vocab_size for i in prompt]
+    else:
+        answer.prompt_ids = _text_ids(prompt, options, model)
     if not answer.prompt_ids:
         raise UsageError(f"{name} is empty")
     length = len(answer.prompt_ids)
     if length >= model.context:
         raise UsageError(f"{name} has {length} tokens: a context of {model.context} leaves no room for an answer")
+
+
+def _text_ids(prompt: Prompt, options: argparse.Namespace, model: Any) -> list[int]:
+    if model.tokenizer is None:
+        raise UsageError(f"{options.model} has no tokenizer, which text needs: give --prompt-tokens N")
+    templated = not options.raw and model.tokenizer.chat_template is not None
+    ids: list[int] = model.prompt_ids(shape_prompt(prompt, options.system, templated), raw=options.raw)
+    return ids
 
 
 def _tokens(model: Any, answers: Sequence[Answer], settings: dict[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -105,8 +120,12 @@ def _tokens(model: Any, answers: Sequence[Answer], settings: dict[str, Any]) -> 
 
 def _likely(token: Any, tokenizer: Any, count: int) -> dict[str, Any]:
     """Return a token's log-probability as JSON, with those of the likeliest ones."""
-    top = [{"id": i, "token": tokenizer.decode([i]), "logprob": p} for i, p in token.top_logprobs[:count]]
-    return {"id": token.id, "token": tokenizer.decode([token.id]), "logprob": token.logprob, "top": top}
+
+    def spelled(i: int) -> str:
+        return tokenizer.decode([i]) if tokenizer is not None else ""
+
+    top = [{"id": i, "token": spelled(i), "logprob": p} for i, p in token.top_logprobs[:count]]
+    return {"id": token.id, "token": spelled(token.id), "logprob": token.logprob, "top": top}
 
 
 @host

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from refimpl.command import Parser, check_unicode
 from refimpl.contract import UsageError, host
-from refimpl.flags import FLAGS, HUGE, SAMPLING, parse_bias, path, phrase, whole
+from refimpl.flags import FLAGS, HUGE, RANDOM, SAMPLING, parse_bias, path, phrase, whole
 
 __all__ = ["parse_arguments"]
 
@@ -20,6 +20,10 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
         "--prompts", type=path, metavar="FILE",
         help="answer many prompts together: a text file with one a line, or a .jsonl file whose lines are each "
              'a JSON string, {"prompt": "..."} or {"messages": [...]}',
+    )
+    group.add_argument(
+        "--prompt-tokens", type=whole(1, HUGE), metavar="N",
+        help="a prompt of N tokens, whatever they are: for --explain, and to measure speeds",
     )
     group.add_argument("-i", "--chat", "--interactive", action="store_true", help="talk; /help lists the commands")
     group.add_argument("--system", "--system-prompt", metavar="TEXT", help="the system message")
@@ -43,7 +47,8 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model and machine")
     group.add_argument(
         "-m", "--model", default="smollm2", type=path,
-        help="a folder with config.json, a .gguf file, org/name of the hub, or smollm2 (default)",
+        help="a folder with config.json, a .gguf file, org/name of the hub, smollm2 (default), or random:NAME: "
+        "a published model, such as random:llama-3.1-8b, without its weights and tokenizer",
     )
     group.add_argument("--offline", action="store_true", help="never ask the network")
     group.add_argument("--device", choices=("auto", "cpu", "cuda", "emulated"), default="auto")
@@ -106,11 +111,14 @@ def _check_together(options: argparse.Namespace) -> None:
     """Refuse flags that contradict each other."""
     sources = {
         "PROMPT": bool(options.words), "--prompt": options.prompt is not None, "--file": options.file is not None,
-        "--prompts": options.prompts is not None, "--chat": options.chat,
+        "--prompts": options.prompts is not None, "--prompt-tokens": options.prompt_tokens is not None,
+        "--chat": options.chat,
     }
     given = [name for name, present in sources.items() if present]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} both name a prompt: give one")
+    if options.model.startswith(RANDOM) and given not in ([], ["--prompt-tokens"]):
+        raise UsageError(f"{options.model} has no tokenizer, which {given[0]} needs: give --prompt-tokens N")
     single = "--plot" if options.plot else "--explain" if options.explain else "--verify" if options.verify else None
     if single and (options.chat or options.prompts is not None):
         raise UsageError(f"{single} takes one prompt, not {given[0]}")

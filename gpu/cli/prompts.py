@@ -10,11 +10,14 @@ from typing import Any
 
 from refimpl.command import check_unicode
 from refimpl.contract import UsageError, host
+from refimpl.flags import RANDOM
 
 __all__ = ["Prompt", "check_text", "read_prompts", "shape_prompt"]
 
-Prompt = str | list[dict[str, str]]
-"""Text, or messages such as {"role": "user", "content": "Hello"}."""
+Prompt = str | list[dict[str, str]] | range
+"""Text, messages such as {"role": "user", "content": "Hello"}, or so many tokens whatever they are."""
+
+_TOKENS_OF_RANDOM = 512  # of a prompt that random:NAME gets when none is named
 
 _RECORD = ("prompt", "messages")
 _MESSAGE = ("role", "content")
@@ -119,6 +122,8 @@ def read_prompts(options: argparse.Namespace) -> list[Prompt]:
     """Return the prompts that the flags name; without one, standard input is the prompt unless it is a terminal."""
     if options.prompts is not None:
         return _read_lines(options.prompts)
+    if options.prompt_tokens is not None:
+        return [range(options.prompt_tokens)]
     if options.file is not None:
         return [check_text(_read_file(options.file), "the prompt in " + options.file)]
     text = " ".join(options.words) if options.words else options.prompt
@@ -126,6 +131,8 @@ def read_prompts(options: argparse.Namespace) -> list[Prompt]:
         return [check_text(_read_stdin(), "the prompt on standard input")]
     if text is not None:
         return [check_text(text, "the prompt")]
+    if options.model.startswith(RANDOM):
+        return [range(_TOKENS_OF_RANDOM)]
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("no prompt: give PROMPT, -f FILE, --prompts FILE, --chat, or text on standard input")
     return [check_text(_read_stdin(), "the prompt on standard input")]
@@ -140,7 +147,7 @@ def shape_prompt(prompt: Prompt, system: str | None, templated: bool) -> Prompt:
     >>> shape_prompt("Hi", None, False)
     'Hi'
     """
-    if not templated:
+    if not templated or isinstance(prompt, range):
         if system is not None or not isinstance(prompt, str):
             raise UsageError("messages and --system need a model with a chat template, and no --raw")
         return prompt

@@ -16,13 +16,12 @@ from gpu.run import main
 from refimpl.bottleneck.roofline import DEVICES, Cost, attainable, peak, ridge
 from refimpl.bottleneck.serving import phase_costs
 from refimpl.contract import UsageError
-from refimpl.models.spec import ModelSpec, RopeSpec
+from refimpl.models.families import read_spec
+from refimpl.models.published import published_config
 
 Capture = pytest.CaptureFixture[str]
 H100 = DEVICES["H100"]
-LLAMA = ModelSpec(
-    "llama", 128256, 4096, 32, 32, 8, 128, 14336, 8192, "rms", 1e-5, "silu", RopeSpec(128), (None,) * 32, False
-)
+LLAMA = read_spec(published_config("llama-3.1-8b"))
 PHASES = {"prefill: 4096 tokens": phase_costs(LLAMA, 4096), "decode: 1 token after 4096": phase_costs(LLAMA, 1, 4096)}
 
 
