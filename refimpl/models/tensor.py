@@ -74,8 +74,10 @@ class Tensor:
         if not self.is_made:
             return Tensor(self.format, shape, self.data[place])
         parts: Callable[[int], Tensor] | None = None
-        if self.parts is not None:
-            parts = (lambda i: self.part(int(picked[i]))) if axis == 0 else (lambda i: self.part(i).take(index, axis - 1))
+        if self.parts is not None and axis == 0:
+            parts = lambda i: self.part(int(picked[i]))  # noqa: E731
+        elif self.parts is not None:
+            parts = lambda i: self.part(i).take(index, axis - 1)  # noqa: E731
         return Tensor(self.format, shape, lambda: self.data[place], parts)
 
     def take_rows(self, rows: _Index) -> "Tensor":
