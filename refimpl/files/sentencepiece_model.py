@@ -1,6 +1,6 @@
 """SentencePiece's own files (tokenizer.model, spiece.model): protocol buffers, read as the fields of a GGUF file.
 
-    field: varint(number << 3 | wire) value; the value is, by wire, 0: a varint, 1: 8 bytes, 2: a size and bytes, 5: 4 bytes
+    field: varint(number << 3 | wire) value; by wire a value is 0: a varint, 1: 8 bytes, 2: a size and bytes, 5: 4 bytes
 """
 
 import struct
@@ -72,7 +72,8 @@ def read_sentencepiece(data: bytes) -> dict[str, Any]:
             (trainer if number == 2 else normalizer).update(_fields(value))
     kind = trainer.get(3, 1)
     if kind not in _KINDS or trainer.get(24) or not normalizer.get(5, 1):
-        raise CheckpointError(f"the SentencePiece model is of type {str(kind)[:20]}, not unigram or BPE with blanks in front")
+        kinds = "unigram (type 1) or BPE (type 2), with blanks in front"
+        raise CheckpointError(f"a SentencePiece model is {kinds}, this one has type {str(kind)[:20]}")
     tokens, scores, types = zip(*pieces, strict=True) if pieces else ((), (), ())
     table = normalizer.get(2, b"")
     fields = {

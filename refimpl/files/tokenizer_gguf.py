@@ -154,7 +154,7 @@ def _wordpiece(fields: _Fields) -> Tokenizer:
     marked = any(text.startswith(BLANK) for text in fields.tokens)
     specials = fields.of_type(_UNKNOWN, _CONTROL)
     written = {
-        text if text in specials or not marked else text[1:] if text.startswith(BLANK) else f"##{text}": id
+        text if text in specials or not marked else text[1:] if text.startswith(BLANK) and text[1:] else f"##{text}": id
         for id, text in enumerate(fields.tokens)
     }
     unknown = fields.all.get("unknown_token_id", written.get("[UNK]"))

@@ -7,6 +7,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 
+from refimpl.files.pretokenizer import STAGES
 from refimpl.files.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
 from tests.tokenizer.trained import PRE_TOKENIZERS, SPECIALS, TEXTS, gguf_metadata, ours, train, write
 
@@ -55,7 +56,7 @@ def test_bytes_without_a_token_may_be_an_unknown_one(text):
     assert tokenizer_from_folder(write(data)).encode(text, special=True) == expected
 
 
-@pytest.mark.parametrize("kind", ["gpt-2", "llama-bpe", "qwen2", "smollm"])
+@pytest.mark.parametrize("kind", sorted({*KINDS} & {*STAGES}))
 @given(text=TEXTS)
 def test_gguf_metadata_gives_the_same_tokenizer(kind, text):
     tokenizer = tokenizer_from_gguf(gguf_metadata(kind))

@@ -1,6 +1,7 @@
 """Small tokenizers, trained and run by the `tokenizers` library: the oracle of these tests."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -9,7 +10,7 @@ import tokenizers
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from refimpl.files.pretokenizer import GPT2, LLAMA3
+from refimpl.files.pretokenizer import GPT2, STAGES
 from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder
 
 CORPUS = [
@@ -30,31 +31,33 @@ TEXTS = st.lists(
     max_size=12,
 ).map("".join)  # fmt: skip
 
-_SPLIT_1 = pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated")
-_SPLIT_2 = pre_tokenizers.Split(Regex(r"[一-龥]+"), "isolated")
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+_STAGED = (r"\p{N}{1,3}", r"[一-龥]+", GPT2)
+_SPLIT = ("llama-bpe", "qwen2", "gpt-4o", "tekken", "deepseek-v3", "deepseek-llm", "deepseek-coder")
 
 
-def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), _BYTES])
+def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
+    """Split by patterns, their escapes written out: the library's regular expressions know none of eight digits."""
+    plain = (re.sub(r"\\u(\w{4})|\\U(\w{8})", lambda code: chr(int(code[1] or code[2], 16)), p) for p in patterns)
+    return pre_tokenizers.Sequence([*(pre_tokenizers.Split(Regex(p), "isolated") for p in plain), _BYTES])
 
 
 PRE_TOKENIZERS = {
     "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False),
-    "llama-bpe": _split(LLAMA3),
-    "qwen2": _split(LLAMA3.replace("{1,3}", "")),
+    **{kind: _split(*STAGES[kind]) for kind in _SPLIT},
     "smollm": pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     ),
-    "staged": pre_tokenizers.Sequence([_SPLIT_1, _SPLIT_2, pre_tokenizers.Split(Regex(GPT2), "isolated"), _BYTES]),
+    "staged": _split(*_STAGED),
     "not covering": _split(r"\p{L}+"),
 }
+_WHOLE_WORDS = ("llama-bpe", "tekken")
 
 
 @cache
 def train(kind: str, *, whole_alphabet: bool = True) -> tokenizers.Tokenizer:
     """Train a tokenizer with the pre-tokenizer of that kind; Qwen's normalises."""
-    oracle = tokenizers.Tokenizer(models.BPE(ignore_merges=kind == "llama-bpe"))
+    oracle = tokenizers.Tokenizer(models.BPE(ignore_merges=kind in _WHOLE_WORDS))
     oracle.pre_tokenizer = PRE_TOKENIZERS[kind]
     oracle.decoder = decoders.ByteLevel()
     if kind == "qwen2":
@@ -64,7 +67,7 @@ def train(kind: str, *, whole_alphabet: bool = True) -> tokenizers.Tokenizer:
         vocab_size=500, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False
     )
     oracle.train_from_iterator(CORPUS, trainer)
-    if kind == "llama-bpe":
+    if kind in _WHOLE_WORDS:
         bos = [("<|end|>", oracle.token_to_id("<|end|>"))]
         oracle.post_processor = processors.TemplateProcessing("<|end|> $A", "<|end|> $A $B", bos)
     return oracle
