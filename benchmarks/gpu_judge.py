@@ -17,6 +17,7 @@ from gpu import device
 from gpu.registry import fused, variants
 from gpu.report import ptx_hash
 from refimpl.basics.linear import linear
+from refimpl.llm.experts import grouped_linear
 from refimpl.llm.quantize import dequantize
 
 __all__ = ["equivalence", "golden_cases"]
@@ -52,8 +53,15 @@ def equivalence(bench: Bench) -> Iterator[Row]:
 def _reference(name: str) -> Callable[..., Any]:
     if name == "linear_blocks":
         return lambda x, blocks, format: linear(x, dequantize(blocks, format))
+    if name == "grouped_blocks":
+        return lambda x, blocks, format, offsets: grouped_linear(x, _dequantize_stack(blocks, format), offsets)
     rooms = [importlib.import_module(f"refimpl.{room}") for room, _ in refimpl.CONTENTS]
     return next(vars(room)[name] for room in rooms if getattr(vars(room).get(name), "role", None) == "op")
+
+
+def _dequantize_stack(blocks: np.ndarray, format: str) -> np.ndarray:
+    """Return the matrices of experts."""
+    return np.stack([dequantize(matrix, format) for matrix in blocks])
 
 
 def _results(given: Any) -> list[Any]:
@@ -64,10 +72,12 @@ def _results(given: Any) -> list[Any]:
 
 
 def _distance(own: np.ndarray, truth: np.ndarray) -> float:
-    """Return the relative error of what is finite."""
-    own, truth = own.astype(np.float64), truth.astype(np.float64)
+    """Return the largest error of what is finite, relative to the largest number of its row."""
+    own, truth = np.atleast_1d(own.astype(np.float64)), np.atleast_1d(truth.astype(np.float64))
     finite = np.isfinite(own) & np.isfinite(truth)
-    return float(np.linalg.norm(own[finite] - truth[finite]) / (np.linalg.norm(truth[finite]) or 1.0))
+    error, size = (np.where(finite, x, 0) for x in (own - truth, truth))
+    scale = np.abs(size).max(-1, keepdims=True, initial=0)
+    return float((np.abs(error) / np.where(scale > 0, scale, 1)).max(initial=0))
 
 
 def _wide(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -150,13 +150,15 @@ def _quantize_int8(dtype: str) -> Kernel:
 
 
 def _rows(format: str, rows: int, width: int) -> Array:
-    """Return random blocks, their scales and minima the float16 of 0.0137."""
+    """Return random blocks, their scales and minima the float16 of 0.0137, or a power of two near it."""
     elements, size = FORMATS[format]
     blocks = np.random.default_rng(0).integers(0, 256, (rows, width // elements, size), np.uint8)
     for name in ("d", "m"):
         if name in (LAYOUTS[format].names or ()):
             at = (LAYOUTS[format].fields or {})[name][1]
             blocks[..., at : at + 2] = 0x03, 0x23
+    if format == "mxfp4":
+        blocks[..., 0] = 121
     return blocks.reshape(rows, -1)
 
 

@@ -125,16 +125,32 @@ CUDA = "executor/test_cuda.py::test_states_and_logits_are_the_references"
 EXECUTORS = (
     _fault(
         "window ignored", "a layer's window does not reach attention", "gpu/executor/cuda.py",
-        "window=spec.windows[layer]", "window=None", f"{CUDA}[narrow window]",
+        "window=mixer.window", "window=None", f"{CUDA}[narrow window]",
     ),
     _fault(
         "gains swapped", "queries are normalised by the keys' gain", "gpu/executor/cuda.py",
-        'q_gain=vectors.get(prefix + "q_norm.gain")', 'q_gain=vectors.get(prefix + "k_norm.gain")',
+        'vectors[f"{prefix}{name}_norm.gain"]', 'vectors[f"{prefix}k_norm.gain"]',
         f"{CUDA}[biases, normed heads]",
     ),
     _fault(
         "residual forgotten", "a layer's input is not added to its output", "gpu/executor/cuda.py",
-        "multiply(step.x, step.up, residual=step.x)", "multiply(step.x, step.up)", f"{CUDA}[llama]",
+        "multiply(step.x, given, residual=step.x)", "multiply(step.x, given)", f"{CUDA}[llama]",
+    ),
+    _fault(
+        "norm behind left out", "what a layer adds is not normalised", "gpu/executor/cuda.py",
+        "self._norm(step.fed, step.fed, norm)", "step.fed", f"{CUDA}[gemma]", f"{CUDA}[olmo]",
+    ),
+    _fault(
+        "parallel in turn", "the network of a parallel layer reads what attention wrote", "gpu/executor/cuda.py",
+        'if layer.norms == "parallel" else None', "if False else None", f"{CUDA}[parallel]",
+    ),
+    _fault(
+        "rotations mixed", "every layer turns by the first layer's table", "gpu/executor/cuda.py",
+        "step.ropes[mixer.rope]", "step.ropes[self.spec.ropes[0]]", f"{CUDA}[gemma]",
+    ),
+    _fault(
+        "correction ignored", "experts are chosen without the bias that chooses them", "gpu/executor/mixture.py",
+        "if moe.correction:", "if False:", f"{CUDA}[glm moe]",
     ),
     _fault(
         "slot shifted", "a token's key goes to its neighbour's slot", "gpu/executor/buffers.py",
