@@ -26,24 +26,35 @@ ODD: tuple[Any, ...] = (
     math.nan, math.inf, -math.inf, "", "x", "gelu", "silu", "relu", "full_attention", "yarn", "fp8", [], [1], [None],
     [[]], {}, {"type": "linear"}, {"rope_type": "yarn", "factor": 1e30}, [0, 2**31], "\ud800", "\0",
 )  # fmt: skip
+KINDS = ("config", "config", "asked", "asked", "tensors", "header", "index", "scales", "text")
 
 
 @cache
 def good(name: str) -> tuple[dict, dict[str, np.ndarray]]:
-    """Return config and tensors of a folder; where the family has none, zeros for all that it asks for."""
+    """Return config and tensors of a folder; where the family has none, what it asks for."""
     if name != "llama4":
         folder = FAMILIES / name
         return json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
-    config, tensors = MORE[name], dict[str, np.ndarray]()
-    while True:
-        held = {key: Tensor("float32", x.shape, x) for key, x in tensors.items()}
+    return MORE[name], asked(MORE[name], {})
+
+
+def asked(config: dict, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Give the family of a config the tensors that it asks for, as far as they are small: given ones, or ones."""
+    tensors = dict(tensors)
+    for _ in range(1000):
+        held = {key: Tensor(x.dtype.name, x.shape, x) for key, x in tensors.items()}
         try:
             read_weights(held, read_spec(config))
+            break
         except CheckpointError as error:
-            key, shape = re.fullmatch(r"tensor (\S+) is missing; expected (\[.*\])", str(error)).groups()
-            tensors[key] = np.zeros(json.loads(shape), np.float32)
-        else:
-            return config, tensors
+            missing = re.match(r"tensor (\S+?):? (?:is missing; )?expected (\[[\d, ]*\])", str(error))
+            beyond = re.match(r"tensor (\S+) is not part", str(error))
+            if not beyond and (not missing or math.prod(json.loads(missing[2])) > 10**5):
+                break
+            name = (beyond or missing)[1]
+            tensors = {key: x for key, x in tensors.items() if not key.endswith(name)}
+            tensors |= {} if beyond else {name: np.full(json.loads(missing[2]), 0.01, np.float32)}
+    return tensors
 
 
 def damaged_value(draw: random.Random, value: Any) -> Any:
@@ -62,9 +73,9 @@ def damaged_value(draw: random.Random, value: Any) -> Any:
 def damaged_config(draw: random.Random, config: dict, names: list[str]) -> dict:
     """Change, drop, swap or add keys; at times, say that weights are quantised."""
     config = copy.deepcopy(config)
-    for _ in range(draw.randint(1, 3)):
+    for _ in range(draw.choice((1, 1, 2, 3))):
         key = draw.choice(sorted(config) or ["model_type"])
-        match draw.choice(("change", "change", "change", "drop", "swap", "add", "quantise")):
+        match draw.choice(("change",) * 6 + ("drop", "swap", "add", "quantise")):
             case "change":
                 config[key] = damaged_value(draw, config.get(key))
             case "drop":
@@ -81,24 +92,27 @@ def damaged_config(draw: random.Random, config: dict, names: list[str]) -> dict:
 
 
 def scaled(draw: random.Random, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Store some matrices as float8, or as MXFP4, with scales of which some do not fit."""
-    out = dict(tensors)
-    for name, x in tensors.items():
-        if x.ndim < 2 or draw.random() < 0.6:
-            continue
-        if draw.random() < 0.7:
+    """Store some matrices as float8, or as MXFP4, with scales of which one may not fit."""
+    out, wrong = dict(tensors), draw.random() < 0.6
+    matrices = [name for name, x in tensors.items() if x.ndim > 1 and draw.random() < 0.4]
+    for name in matrices:
+        x, odd = tensors[name], wrong and draw.random() < 1.5 / len(matrices)
+        if x.shape[-1] % 32 or draw.random() < 0.8:
             rows, columns = (-(-n // 8) for n in x.shape[-2:])
-            right = [(*x.shape[:-2], rows, columns), (), (1,), (len(x), 1)]
-            wrong = [(), (0,), (rows,), (columns, rows), (2**3, 1), x.shape, (1, 1, 1, 1)]
-            shape = draw.choice(right if draw.random() < 0.8 else wrong)
+            shape = draw.choice(((*x.shape[:-2], rows, columns), (), (1,), (*x.shape[:-1], 1)))
+            kind, ending = draw.choice((np.float32, np.float16)), draw.choice(("_scale_inv", "_scale"))
+            if odd:
+                shape = draw.choice((shape, (0,), (rows,), (columns, rows), (8, 1), x.shape, (1, 1, 1, 1)))
+                kind = draw.choice((np.float32, ml_dtypes.float8_e8m0fnu, np.int32, np.uint8))
+                ending = draw.choice((ending, "_scales", "_scale.x", ""))
             out[name] = x.astype(draw.choice((ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)))
-            kind = draw.choice((np.float32, np.float16, ml_dtypes.float8_e8m0fnu, np.int32, np.uint8))
-            out[draw.choice((f"{name}_scale_inv", f"{name}_scale", f"{name}_scales"))] = np.ones(shape, kind)
+            out[name + ending] = np.ones(shape, kind)
         else:
             del out[name]
-            lead, width = x.shape[:-1], draw.choice((-(-x.shape[-1] // 32), 1, 0))
-            out[f"{name}_blocks"] = np.zeros((*lead, width, draw.choice((16, 16, 16, 15))), np.uint8)
-            out[f"{name}_scales"] = np.zeros((*lead, width) if draw.random() < 0.8 else lead, np.uint8)
+            lead, width = x.shape[:-1], x.shape[-1] // 32 + (odd and draw.choice((-1, 0, 1)))
+            size = draw.choice((16, 15, 0, 32)) if odd else 16
+            out[f"{name}_blocks"] = np.zeros((*lead, width, size), np.uint8)
+            out[f"{name}_scales"] = np.zeros(lead if odd and draw.random() < 0.5 else (*lead, width), np.uint8)
     return out
 
 
@@ -162,10 +176,13 @@ def write_damaged(folder: Path, name: str, seed: int) -> Path:
     """Write a damaged folder of a family."""
     draw = random.Random(f"{name} {seed}")
     config, tensors = good(name)
-    kind = draw.choice(("config", "config", "config", "tensors", "header", "index", "scales", "text"))
+    kind = draw.choice(KINDS)
     known = sorted({key for other in NAMES for key in good(other)[0]})
     if kind == "config":
         config = damaged_config(draw, config, known)
+    elif kind == "asked":
+        config = damaged_config(draw, config, known)
+        tensors = asked(config, tensors)
     elif kind == "tensors":
         tensors = damaged_tensors(draw, tensors)
     elif kind == "scales":
