@@ -20,6 +20,10 @@ MODEL_TYPES = {
     },
 }  # fmt: skip
 
+_ROTATION = {  # where a config states none
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
 _PAIR = "layers.{i}.experts.%s_gate layers.{i}.experts.%s_up"
 _TENSORS = TENSORS | {
     "model.layers.{i}.self_attn.sinks": "layers.{i}.sinks",
@@ -38,9 +42,11 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     check_keys(config, MODEL_TYPES["gpt_oss"])
     if number(config, "swiglu_alpha", 1.702, least=0, most=1e3) != 1.702:
         raise CheckpointError(f"config.json: swiglu_alpha must be 1.702, not {config['swiglu_alpha']}")
+    rotation = config.get("rope_parameters") or config.get("rope_scaling") or _ROTATION
     mixer = attention_spec(
-        config, head_dim=64, biases="qkvo" if flag(config, "attention_bias", True) else "", theta=150000.0, sinks=True
-    )
+        {**config, "rope_parameters": rotation}, head_dim=64, theta=150000.0, sinks=True,
+        biases="qkvo" if flag(config, "attention_bias", True) else "",
+    )  # fmt: skip
     key = "num_experts" if config.get("num_local_experts") is None else "num_local_experts"
     moe = moe_spec(
         config, (key, 128), ("num_experts_per_tok", 4), integer(config, "intermediate_size"),
