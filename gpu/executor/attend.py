@@ -15,11 +15,11 @@ __all__ = ["append", "attend"]
 def append(program, team, layer):
     """Turn queries and keys by their positions, and append keys and values to the cache."""
     record = layer_at(program, layer)
-    if record.q_row_gain:
+    if record.by_rows:
         for t in tasks(team, program.tokens):
             q, k, width = program.q + t * program.q_stride, program.k + t * program.k_stride, program.head_dim
-            normalise(program, record.q_row_gain, 0, q, q, program.heads * width)
-            normalise(program, record.k_row_gain, 0, k, k, program.kv_heads * width)
+            normalise(program, record.q_gain, record.q_bias, q, q, program.heads * width)
+            normalise(program, record.k_gain, record.k_bias, k, k, program.kv_heads * width)
     for task in tasks(team, program.tokens * program.kv_heads):
         append_token(program, record, layer, task // program.kv_heads, task % program.kv_heads)
 

@@ -113,9 +113,8 @@ class CpuExecutor(Executor):
                 tokens=plan.tokens, rows=plan.rows, tiles=plan.all.tiles.ctypes.data,
                 merges=plan.all.merges.ctypes.data, tile_count=plan.all.tile_count, merge_count=plan.all.merge_count,
                 last_tile_count=plan.last.tile_count, last_merge_count=plan.last.merge_count,
-                states=0 if states is None else states.ctypes.data,
-                logits=0 if logits is None or plan.rows == 0 else logits.ctypes.data,
             )  # fmt: skip
+            self._work.answer_to(None if plan.rows == 0 else logits, states)
             self._pool.run(run_step, self._work.address)
         for segment in segments:
             segment.sequence.length = segment.start + len(segment.ids)

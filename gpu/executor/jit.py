@@ -24,9 +24,11 @@ from numba.core.caching import FunctionCache
 from gpu.store import open_folder
 from refimpl.contract import host
 
-__all__ = ["cache_folder", "compile_now", "inlined", "is_cold", "jit", "jit_beside"]
+__all__ = ["cache_folder", "compile_now", "inlined", "is_cold", "jit", "jit_beside", "spliced"]
 
 _LOCK = threading.Lock()
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": False, "forceinline": False}
+"""The last is said since a function else takes it over from the caller for which it is first compiled."""
 _IMPORT = re.compile(r"^from ([\w.]+) import (\([^)]*\)|.+)$", re.MULTILINE)
 
 
@@ -71,7 +73,7 @@ def _compiled(function: Callable[..., Any], folder: Path, **options: Any) -> Any
     with _LOCK:
         saved, config.CACHE_DIR = config.CACHE_DIR, str(folder)
         try:
-            dispatcher = numba.njit(**{"nogil": True, "error_model": "numpy", "fastmath": False} | options)(function)
+            dispatcher = numba.njit(**_OPTIONS | options)(function)
             dispatcher._cache = _Store(function)  # as cache=True does with the class that _Store extends
             return dispatcher
         finally:
@@ -122,6 +124,12 @@ def _imported(module: Path, folder: Path) -> frozenset[Path]:
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile ``function`` as a piece of its callers, whose store keeps it."""
     return numba.njit(nogil=True, error_model="numpy", fastmath=False, forceinline=True)(function)
+
+
+@host
+def spliced(function: Callable[..., Any]) -> Any:
+    """Write ``function`` into its callers before they are compiled: nothing of its own is optimised and thrown away."""
+    return numba.njit(inline="always")(function)
 
 
 @contextlib.contextmanager

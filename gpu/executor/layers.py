@@ -19,7 +19,7 @@ def layer_fields(layer: LayerSpec) -> dict[str, float]:
 
     Errors: UsageError for what the CPU executor cannot run.
     """
-    fields = _attention(layer.mixer) | {"parallel": layer.norms == "parallel"}
+    fields = _attention(layer.mixer) | {"parallel": layer.norms == "parallel", "by_rows": layer.mixer.qk_norm == "row"}
     return fields | (_mixture(layer.network) if isinstance(layer.network, MoeSpec) else _network(layer.network))
 
 

@@ -13,28 +13,29 @@ from gpu.executor.jit import inlined
 from gpu.executor.team import TEAM, pointer
 
 __all__ = [
-    "GROUP", "LAYER", "MATRICES", "MATRIX", "PROGRAM", "ROUTER", "SHARE", "TILE", "W_DOWN", "W_GATE", "W_K", "W_O",
-    "W_Q", "W_UP", "W_V", "floats_at", "group_at", "layer_at", "matrix_at", "matrix_of", "program_at", "team_at",
-    "tile_at", "words_at",
+    "GROUP", "LAYER", "MATRICES", "MATRIX", "PROGRAM", "ROUTER", "SHARE", "SLOTS", "TILE", "W_DOWN", "W_GATE", "W_K",
+    "W_O", "W_Q", "W_UP", "W_V", "floats_at", "group_at", "layer_at", "matrix_at", "program_at", "team_at", "tile_at",
+    "words_at",
 ]  # fmt: skip
 
 MATRICES = ("w_q", "w_k", "w_v", "w_o", "w_gate", "w_up", "w_down", "router", "share")
 """The matrices of a layer; in a mixture gate, up and down are those of the shared expert, and ``share`` weighs it."""
 W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN, ROUTER, SHARE = range(9)
+SLOTS = len(MATRICES)  # of a layer in the table; that of layer L holds the embedding, and then the head
 
 
 def _record(names: str, floats: Iterable[str] = ()) -> np.dtype[np.void]:
     return np.dtype([(name, np.float64 if name in floats else np.int64) for name in names.split()])
 
 
-MATRIX = _record("form address width rows bias int8")
+MATRIX = _record("form address width rows bias int8 source source_stride target target_stride")
 """The code of the format, the address of the packed tiles, the input width, the output rows, the address of the bias
-(0: none), and whether its input is rounded to int8."""
+(0: none), and whether its input is rounded to int8; the buffers that it reads and writes, and their strides."""
 
 LAYER = _record(
-    # addresses of float32 vectors, 0: none. A norm without a gain is not there; q and k are normed by heads or by rows
+    # addresses of float32 vectors, 0: none. A norm without a gain is not there; q and k are normed by heads, or by rows
     "attention_gain attention_bias attention_post_gain attention_post_bias mlp_gain mlp_bias mlp_post_gain "
-    "mlp_post_bias q_gain k_gain q_row_gain k_row_gain sinks "
+    "mlp_post_bias q_gain q_bias k_gain k_bias by_rows sinks "
     # the keys that a query sees, its own included (negative: of its chunk); factor and bound (0: none) of its scores
     "window scale softcap "
     # cosines and sines of the step's tokens, how many pairs of a head they turn (0: none); factors of queries (0: none)
@@ -76,7 +77,7 @@ PROGRAM = _record(
     # the step: tokens, and addresses of int64 for each (ids, positions, addresses of page tables)
     # tiles of queries and those to merge; rows whose result is wanted, where it goes, and their own tiles
     "tokens token_ids positions tables tiles tile_count merges merge_count "
-    "rows wanted states logits logits_stride last_tiles last_tile_count last_merges last_merge_count",
+    "rows wanted states logits last_tiles last_tile_count last_merges last_merge_count",
     floats=("eps", "embedding_scale", "residual_scale", "logit_scale", "logit_softcap"),
 )
 
@@ -101,14 +102,8 @@ def layer_at(program, layer):
 
 @inlined
 def matrix_at(program, index):
-    """Return the record of a matrix by its place in the table."""
+    """Return the record of a matrix by its place in the table: SLOTS layer + W_Q and so on."""
     return numba.carray(pointer(program.matrices), index + 1, MATRIX)[index]
-
-
-@inlined
-def matrix_of(program, layer, kind):
-    """Return the record of a layer's matrix W_Q and so on; of layer L, kind 0 is the embedding, 1 the head."""
-    return matrix_at(program, 9 * layer + kind)
 
 
 @inlined

@@ -31,10 +31,10 @@ def rotate_neighbours(x, cos, sin, pairs):
 
 
 @jit
-def _prepare_head(program, record, x, gain, t):
-    """Normalise a head where it has a gain, and turn it by the position of token ``t`` where its layer does."""
-    if gain:
-        normalise(program, gain, 0, x, x, program.head_dim)
+def _prepare_head(program, record, x, gain, bias, t):
+    """Normalise a head by a gain of its own, and turn it by the position of token ``t``, where the layer does."""
+    if gain and record.by_rows == 0:
+        normalise(program, gain, bias, x, x, program.head_dim)
     pairs = record.rope_pairs
     if record.interleaved:
         rotate_neighbours(x, record.cos + 4 * pairs * t, record.sin + 4 * pairs * t, pairs)
@@ -48,12 +48,12 @@ def append_token(program, record, layer, t, head):
     head_dim = program.head_dim
     for g in range(head * program.group, (head + 1) * program.group):
         query = program.q + t * program.q_stride + 4 * g * head_dim
-        _prepare_head(program, record, query, record.q_gain, t)
+        _prepare_head(program, record, query, record.q_gain, record.q_bias, t)
         if record.growth:
             scale_row(query, head_dim, float_at(record.growth + 4 * t))
     key = program.k + t * program.k_stride + 4 * head * head_dim
     value = program.v + t * program.v_stride + 4 * head * head_dim
-    _prepare_head(program, record, key, record.k_gain, t)
+    _prepare_head(program, record, key, record.k_gain, record.k_bias, t)
     position = words_at(program.positions, program.tokens)[t]
     table = words_at(program.tables, program.tokens)[t]
     page = int_at(table + 8 * (position // PAGE)) + layer * program.layer_bytes + head * program.head_bytes

@@ -5,38 +5,31 @@ tile of 32 output rows of a matrix over all tokens, or a tile of queries with on
 by one task in one order, whatever the other tokens, the chunk, the pages and the threads: a request's bits are its own.
 """
 
+import numpy as np
+
 from gpu.executor.attend import append, attend
-from gpu.executor.elementary import cap
-from gpu.executor.experts import mix, route, widen_experts
-from gpu.executor.jit import inlined, jit
+from gpu.executor.experts import choose, gather, mix
+from gpu.executor.jit import jit, spliced
 from gpu.executor.linear import embedding_row
 from gpu.executor.program import (
+    ROUTER,
+    SHARE,
+    SLOTS,
     W_DOWN,
     W_GATE,
-    W_K,
     W_O,
     W_Q,
     W_UP,
     W_V,
     layer_at,
-    matrix_of,
+    matrix_at,
     program_at,
     team_at,
     words_at,
 )  # fmt: skip
-from gpu.executor.rows import (
-    ROWS,
-    activate_tile,
-    add_row,
-    copy_row,
-    multiply,
-    normalise,
-    round_row,
-    scale_row,
-    tiles_of,
-)  # fmt: skip
+from gpu.executor.projection import ACTIVATE, ADD, FINISH, KEEP, project
+from gpu.executor.rows import add_row, copy_row, normalise, round_row, round_rows, scale_row
 from gpu.executor.team import tasks
-from gpu.executor.vector import LANES, load_part, splat, store_part
 
 __all__ = ["PHASES_PER_LAYER", "run_step"]
 
@@ -48,7 +41,7 @@ def _embed(program, team):
     """Look up the tokens' embeddings, scale them, and add those of their positions where they are learned."""
     ids = words_at(program.token_ids, program.tokens)
     positions = words_at(program.positions, program.tokens)
-    table = matrix_of(program, program.layers, 0)
+    table = matrix_at(program, SLOTS * program.layers)
     for t in tasks(team, program.tokens):
         x = program.x + t * program.x_stride
         embedding_row(table.form, table.address, table.width, ids[t], x, team.scratch)
@@ -79,61 +72,6 @@ def _norm_rows(program, team, gain, bias):
 
 
 @jit
-def _project_heads(program, team, layer):
-    """Write queries, keys and values."""
-    w_q = matrix_of(program, layer, W_Q)
-    w_k = matrix_of(program, layer, W_K)
-    w_v = matrix_of(program, layer, W_V)
-    x, stride, tokens = program.normed, program.normed_stride, program.tokens
-    keys_from = tiles_of(w_q)
-    values_from = keys_from + tiles_of(w_k)
-    for task in tasks(team, values_from + tiles_of(w_v)):
-        if task < keys_from:
-            multiply(program, team, w_q, task, 0, x, stride, tokens, program.q, program.q_stride)
-        elif task < values_from:
-            multiply(program, team, w_k, task - keys_from, 0, x, stride, tokens, program.k, program.k_stride)
-        else:
-            multiply(program, team, w_v, task - values_from, 0, x, stride, tokens, program.v, program.v_stride)
-
-
-@jit
-def _project_back(program, team, matrix, x, x_stride, gain, bias):
-    """Add x w^T + b to the residual stream, normalised where there is a gain."""
-    if matrix.int8:
-        for t in tasks(team, program.tokens):
-            round_row(program, t, x + t * x_stride, matrix.width)
-    for tile in tasks(team, tiles_of(matrix)):
-        multiply(program, team, matrix, tile, 0, x, x_stride, program.tokens, program.normed, program.normed_stride)
-        place, width = 4 * ROWS * tile, min(ROWS, matrix.rows - ROWS * tile)
-        if gain == 0:
-            for t in range(program.tokens):
-                added = program.normed + t * program.normed_stride + place
-                add_row(program.x + t * program.x_stride + place, added, width, program.residual_scale)
-    if gain:
-        for t in tasks(team, program.tokens):
-            added = program.normed + t * program.normed_stride
-            normalise(program, gain, bias, added, added, program.hidden)
-            add_row(program.x + t * program.x_stride, added, program.hidden, program.residual_scale)
-
-
-@jit
-def _widen(program, team, layer):
-    """Write the hidden row of the MLP to ``gate``."""
-    record = layer_at(program, layer)
-    w_gate = matrix_of(program, layer, W_GATE)
-    w_up = matrix_of(program, layer, W_UP)
-    x, stride, tokens = program.normed, program.normed_stride, program.tokens
-    gate, gate_stride, up, up_stride = program.gate, program.gate_stride, program.up, program.up_stride
-    for tile in tasks(team, tiles_of(w_up)):
-        if record.gated:
-            multiply(program, team, w_gate, tile, 0, x, stride, tokens, gate, gate_stride)
-            multiply(program, team, w_up, tile, 0, x, stride, tokens, up, up_stride)
-        else:
-            multiply(program, team, w_up, tile, 0, x, stride, tokens, gate, gate_stride)
-        activate_tile(record, tile, w_up.rows, 0, tokens, gate, gate_stride, up, up_stride)
-
-
-@jit
 def _narrow(program, team):
     """Go on with the wanted rows alone: when the last layer's keys and values are kept, no other row is needed."""
     positions, tables = words_at(program.positions, program.tokens), words_at(program.tables, program.tokens)
@@ -151,54 +89,75 @@ def _narrow(program, team):
 
 
 @jit
-def _open_network(program, team, layer):
+def _add_normed(program, team, gain, bias):
+    """Add the norm of every row of ``normed`` to the residual stream."""
+    for t in tasks(team, program.tokens):
+        row = program.normed + t * program.normed_stride
+        normalise(program, gain, bias, row, row, program.hidden)
+        add_row(program.x + t * program.x_stride, row, program.hidden, program.residual_scale)
+
+
+@spliced
+def _project(program, team, record, first, last, after, grouped):
+    """Call ``project`` with numbers that are not literals, for each of which it would be compiled anew."""
+    project(program, team, record, np.int64(first), np.int64(last), np.int64(after), np.int64(grouped))
+
+
+@spliced
+def _project_back(program, team, record, index, gain, bias):
+    """Add what a matrix gives to the residual stream, normalised where there is a gain."""
+    matrix = matrix_at(program, index)
+    round_rows(program, team, matrix, program.tokens)
+    _project(program, team, record, index, index, KEEP if gain else ADD, 0)
+    if gain:
+        _add_normed(program, team, gain, bias)
+
+
+@spliced
+def _open_network(program, team, record, first):
     """Run the layer's network as far as it goes without touching the residual stream, which it reads."""
-    record = layer_at(program, layer)
     _norm_rows(program, team, record.mlp_gain, record.mlp_bias)
-    if record.experts:
-        route(program, team, layer)
     if record.width:
-        _widen(program, team, layer)
+        _project(program, team, record, first + W_GATE, first + W_UP, ACTIVATE, 0)
     if record.experts:
-        widen_experts(program, team, layer)
+        _project(program, team, record, first + ROUTER, first + SHARE, KEEP, 0)
+        choose(program, team, record)
+        gather(program, team, record)
+        experts = record.expert_matrices
+        _project(program, team, record, experts, experts + 1, ACTIVATE, 1)
+        round_rows(program, team, matrix_at(program, experts + 2), program.tokens * record.active)
+        _project(program, team, record, experts + 2, experts + 2, KEEP, 1)
 
 
-@jit
+@spliced
+def _close_network(program, team, record, first):
+    """Add what the network gives to the residual stream."""
+    if record.experts == 0:
+        _project_back(program, team, record, first + W_DOWN, record.mlp_post_gain, record.mlp_post_bias)
+        return
+    if record.width:
+        round_rows(program, team, matrix_at(program, first + W_DOWN), program.tokens)
+        _project(program, team, record, first + W_DOWN, first + W_DOWN, KEEP, 0)
+    mix(program, team, record)
+
+
+@spliced
 def _run_layer(program, team, layer):
     """Run every token through one layer: x + attend(norm(x)), then x + network(norm(x))."""
-    record = layer_at(program, layer)
+    record, first = layer_at(program, layer), SLOTS * layer
     narrow = layer == program.layers - 1 and program.rows < program.tokens  # asked here, before any thread changes it
     _norm_rows(program, team, record.attention_gain, record.attention_bias)
-    _project_heads(program, team, layer)
+    _project(program, team, record, first + W_Q, first + W_V, KEEP, 0)
     append(program, team, layer)
     if narrow:
         _narrow(program, team)
     attend(program, team, layer)
-    w_o, w_down = matrix_of(program, layer, W_O), matrix_of(program, layer, W_DOWN)
-    gain, bias = record.attention_post_gain, record.attention_post_bias
     if record.parallel:
-        _open_network(program, team, layer)
-        _project_back(program, team, w_o, program.mixed, program.mixed_stride, gain, bias)
-    else:
-        _project_back(program, team, w_o, program.mixed, program.mixed_stride, gain, bias)
-        _open_network(program, team, layer)
-    if record.experts:
-        mix(program, team, layer)
-    else:
-        gain, bias = record.mlp_post_gain, record.mlp_post_bias
-        _project_back(program, team, w_down, program.gate, program.gate_stride, gain, bias)
-
-
-@inlined
-def _finish_logits(program, first, width):
-    """Scale and bound the logits first .. first + width - 1 of every wanted row."""
-    for r in range(program.rows):
-        at = program.logits + r * program.logits_stride + 4 * first
-        for i in range(0, width, LANES):
-            part = load_part(at + 4 * i, width - i) * splat(program.logit_scale)
-            if program.logit_softcap != 0:
-                part = cap(part, program.logit_softcap)
-            store_part(at + 4 * i, part, width - i)
+        _open_network(program, team, record, first)
+    _project_back(program, team, record, first + W_O, record.attention_post_gain, record.attention_post_bias)
+    if record.parallel == 0:
+        _open_network(program, team, record, first)
+    _close_network(program, team, record, first)
 
 
 @jit
@@ -213,13 +172,6 @@ def _finish(program, team):
             copy_row(program.states + place, out, program.hidden)
         if program.int8:
             round_row(program, r, out, program.hidden)
-    if program.logits:
-        head = matrix_of(program, program.layers, 1)
-        for tile in tasks(team, tiles_of(head)):
-            multiply(program, team, head, tile, 0, program.normed, program.normed_stride, program.rows,
-                     program.logits, program.logits_stride)
-            if program.logit_scale != 1 or program.logit_softcap != 0:
-                _finish_logits(program, ROWS * tile, min(ROWS, head.rows - ROWS * tile))
 
 
 @jit
@@ -232,3 +184,6 @@ def run_step(worker, workers, address):
         _keep_state(program, team, layer)
         _run_layer(program, team, layer)
     _finish(program, team)
+    if program.logits:
+        head = SLOTS * program.layers + 1
+        _project(program, team, layer_at(program, program.layers - 1), head, head, FINISH, 0)

@@ -22,7 +22,8 @@ _VECTORS = {  # of a layer, by their fields
     "attention_gain": "attention_norm.gain", "attention_bias": "attention_norm.bias",
     "attention_post_gain": "attention_post_norm.gain", "attention_post_bias": "attention_post_norm.bias",
     "mlp_gain": "mlp_norm.gain", "mlp_bias": "mlp_norm.bias", "mlp_post_gain": "mlp_post_norm.gain",
-    "mlp_post_bias": "mlp_post_norm.bias", "sinks": "sinks", "correction": "router.correction",
+    "mlp_post_bias": "mlp_post_norm.bias", "q_gain": "q_norm.gain", "q_bias": "q_norm.bias",
+    "k_gain": "k_norm.gain", "k_bias": "k_norm.bias", "sinks": "sinks", "correction": "router.correction",
 }  # fmt: skip
 _KINDS = ("gate", "up", "down")  # of an expert's matrices
 
@@ -58,7 +59,7 @@ class Weights:
         self._alive: dict[str, Array] = {}
         self.layers = np.zeros(spec.num_layers, LAYER)
         experts = [layer.network.num_experts for layer in spec.layers if isinstance(layer.network, MoeSpec)]
-        head = len(MATRICES) * spec.num_layers + 1
+        self.head = head = len(MATRICES) * spec.num_layers + 1  # its place
         self.matrices = np.zeros(head + 1 + len(_KINDS) * sum(experts), MATRIX)
         self._free = head + 1  # the first record that nobody has
         for i in range(spec.num_layers):
@@ -86,9 +87,6 @@ class Weights:
             record[field] = value
         for field, name in _VECTORS.items():
             record[field] = self.vector(prefix + name)
-        rows = "row_" if layer.mixer.qk_norm == "row" else ""
-        for letter in "qk":
-            record[f"{letter}_{rows}gain"] = self.vector(f"{prefix}{letter}_norm.gain")
         own = "shared." if isinstance(layer.network, MoeSpec) else ""
         names = (*MATRICES[:4], *(own + name for name in MATRICES[4:7]), "router", "shared.w_share")
         for place, name in enumerate(names, len(MATRICES) * i):

@@ -3,6 +3,7 @@
 import os
 import resource
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from gpu.executor.memory import aligned, row_bytes
 from gpu.executor.page import BLOCK, PAGE
 from gpu.executor.plan import CHUNK, TILE_ROWS, Plan
 from gpu.executor.positions import Positions
-from gpu.executor.program import GROUP, PROGRAM
+from gpu.executor.program import GROUP, MATRICES, PROGRAM
 from gpu.executor.router import router_bytes
 from gpu.executor.weights import Weights
 from refimpl.contract import Array, host
@@ -80,6 +81,14 @@ def usual_capacity(spec: ModelSpec, context: int) -> int:
     return max(context, min(8 * context, half // token))
 
 
+_WAYS = {  # of a layer's matrices, from buffer to buffer
+    "w_q": ("normed", "q"), "w_k": ("normed", "k"), "w_v": ("normed", "v"), "w_o": ("mixed", "normed"),
+    "w_gate": ("normed", "gate"), "w_up": ("normed", "up"), "w_down": ("gate", "normed"),
+    "router": ("normed", "logit"), "share": ("normed", "share"),
+}  # fmt: skip
+_EXPERT_WAYS = (("chosen", "chosen_gate"), ("chosen", "chosen_up"), ("chosen_gate", "chosen"))
+
+
 class Workspace:
     """The program, whose fields are set by name, and the memory that it points to."""
 
@@ -93,11 +102,19 @@ class Workspace:
                 record[name] = value
         self._describe(spec, weights)
         self._allocate(spec, plan, int8)
+        self._head = weights.matrices[weights.head : weights.head + 1]
+        self._connect(weights)
         self.set(
             int8=int8, teams=teams.ctypes.data, token_ids=plan.ids.ctypes.data, positions=plan.positions.ctypes.data,
             tables=plan.tables.ctypes.data, wanted=plan.wanted.ctypes.data, last_tiles=plan.last.tiles.ctypes.data,
             last_merges=plan.last.merges.ctypes.data,
         )  # fmt: skip
+
+    def answer_to(self, logits: Array | None, states: Array | None) -> None:
+        """Set where a step writes logits and hidden states, None: nowhere."""
+        place = 0 if logits is None else logits.ctypes.data
+        self._head["target"], self._head["target_stride"] = place, 0 if logits is None else logits.strides[0]
+        self.set(logits=place, states=0 if states is None else states.ctypes.data)
 
     def set(self, **fields: float) -> None:
         """Set fields of the program."""
@@ -114,8 +131,23 @@ class Workspace:
             final_gain=weights.vector("final_norm.gain"), final_bias=weights.vector("final_norm.bias"),
             position_table=weights.vector("position_embedding"), position_stride=4 * spec.hidden_size,
             layer_bytes=spec.num_kv_heads * head_bytes(spec), head_bytes=head_bytes(spec),
-            logits_stride=4 * spec.vocab_size,
         )  # fmt: skip
+
+    def _connect(self, weights: Weights) -> None:
+        """Tell every matrix which buffer it reads, and which it writes."""
+        for i, layer in enumerate(weights.layers):
+            ways = _WAYS if layer["gated"] else _WAYS | {"w_up": ("normed", "gate")}
+            for matrix, name in zip(weights.matrices[len(MATRICES) * i :], MATRICES, strict=False):
+                self._lead(matrix, *ways[name])
+            experts = weights.matrices[layer["expert_matrices"] :][: 3 * layer["experts"]]
+            for place, way in enumerate(_EXPERT_WAYS):
+                self._lead(experts[place::3], *way)
+        self._lead(self._head, "normed", "normed")
+
+    def _lead(self, matrix: Any, source: str, target: str) -> None:
+        for end, name in (("source", source), ("target", target)):
+            for suffix in ("", "_stride"):
+                matrix[end + suffix] = self._table[name + suffix][0]
 
     def _allocate(self, spec: ModelSpec, plan: Plan, int8: bool) -> None:
         widths, chosen, choices = _widths(spec), _chosen_widths(spec), _choices(spec)
