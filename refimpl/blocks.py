@@ -57,7 +57,7 @@ _CODES: Mapping[str, tuple[int, int, int, tuple[int, int] | None]] = {
     "q6_k": (32, 4, 64, (2, 32)), "mxfp4": (0, 4, 16, None),
 }  # fmt: skip
 
-_TWICE_E2M1 = np.int8([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+_TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 """Twice the floats of four bits, by their bits; -0 becomes 0."""
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from refimpl.contract import Array, CheckpointError, UInt8, host
-from refimpl.llm.narrow_floats import dequantize_linear
 from refimpl.models.quantization import block_size, check_quantization
 from refimpl.models.tensor import Tensor
 
 __all__ = ["join_scales", "mxfp4_blocks"]
 
-_CODES = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+_CODES = ("float8_e4m3fn", "float8_e5m2")
+_FLOATS = ("float32", "float16", "bfloat16", "float64", "float8_e8m0fnu")
 _OF_ACTIVATIONS = (".input_scale", ".activation_scale", ".input_scale_ub")
 
 
@@ -50,39 +50,49 @@ def join_scales(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dic
         place = next((place for place in places if place in joined), None)
         if place is None:
             raise CheckpointError(f"tensor {name} is {tensor.format}, and none of {', '.join(places)} is beside it")
-        joined[name] = _float8(name, tensor, joined.pop(place), size)
-        for scale in _OF_ACTIVATIONS:
-            joined.pop(name.removesuffix(".weight") + scale, None)
+        scale = joined.pop(place)
+        if scale.format not in _FLOATS:
+            raise CheckpointError(f"tensor {name} has scales in {scale.format}; expected are floats")
+        joined[name] = _float8(name, tensor, scale, size)
+        for ending in _OF_ACTIVATIONS:
+            joined.pop(name.removesuffix(".weight") + ending, None)
     return joined
 
 
-def _float8(name: str, tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> Tensor:
+def _float8(name: str, codes: Tensor, scale: Tensor, size: tuple[int, int]) -> Tensor:
     """Say which entries of a float8 tensor share a scale, and multiply when asked."""
-    shape, axes = tensor.shape, len(tensor.shape)
-    of_blocks = tuple(-(-length // side) for length, side in zip(shape[-2:], size, strict=False))
+    shape, axes = codes.shape, len(codes.shape)
+    blocks = tuple(-(-length // side) for length, side in zip(shape[-2:], size, strict=False))
     rows = scale.shape if len(scale.shape) == axes else (*scale.shape, 1)
-    block: tuple[int, ...] = ()
-    if axes > 1 and scale.shape == (*shape[:-2], *of_blocks):
-        rows, block = scale.shape, size
-    elif scale.shape in ((), (1,)):
-        rows = (1,) * axes
-    elif axes < 2 or len(rows) != axes or any(n not in (1, length) for n, length in zip(rows, shape, strict=True)):
+    if axes > 1 and scale.shape == (*shape[:-2], *blocks):
+        return _scaled(codes, scale, size)
+    fits = len(rows) == axes and all(n in (1, length) for n, length in zip(rows, shape, strict=True))
+    if scale.shape not in ((), (1,)) and (axes < 2 or not fits):
         raise CheckpointError(f"tensor {name} {list(shape)} has scales {list(scale.shape)}, which do not fit it")
-    if scale.format not in ("float32", "float16", "bfloat16", "float64", "float8_e8m0fnu"):
-        raise CheckpointError(f"tensor {name} has scales in {scale.format}; expected are floats")
+    return _scaled(codes, scale, None)
 
-    def make(codes: Tensor, scales: Tensor) -> Tensor:
-        def numbers() -> Array:
-            steps = scales.read(np.float32).reshape(rows[axes - len(codes.shape) :])
-            return dequantize_linear(codes.data.view(np.uint8), steps, format=_CODES[codes.format], block=block)
+
+def _scaled(codes: Tensor, scale: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Multiply codes with scales, as dequantize_linear does: of blocks of a size, or of rows, or one for all."""
+    if len(codes.shape) > 2:
 
         def part(e: int) -> Tensor:
-            shared = len(scales.shape) < len(codes.shape)
-            return make(codes.part(e), scales if shared else scales.part(e if rows[0] > 1 else 0))
+            each = len(scale.shape) == len(codes.shape)
+            return _scaled(codes.part(e), scale.part(e % scale.shape[0]) if each else scale, size)
 
-        return Tensor("float32", codes.shape, numbers, part if len(codes.shape) > 2 else None)
+        return Tensor("float32", codes.shape, lambda: np.stack([part(e).data for e in range(codes.shape[0])]), part)
 
-    return make(tensor, scale)
+    def numbers() -> Array:
+        table = np.arange(256, dtype=np.uint8).view(codes.data.dtype).astype(np.float32)
+        w, steps = table[codes.data.view(np.uint8)], scale.read(np.float32)
+        if size is None:
+            w *= steps[:, None] if steps.shape == w.shape[:1] and w.ndim > 1 else steps
+            return w
+        for first, row in zip(range(0, len(w), size[0]), steps, strict=True):
+            w[first : first + size[0]] *= np.repeat(row, size[1])[: w.shape[1]]
+        return w
+
+    return Tensor("float32", codes.shape, numbers)
 
 
 def _mxfp4(name: str, blocks: Tensor, scales: Tensor) -> Tensor:
