@@ -22,7 +22,7 @@ from refimpl.llm.sampler import Chain, sample, sampling_chain, settings_chain
 from refimpl.llm.speculative import Verify
 from refimpl.models.decoder import forward, new_caches, project_logits
 from refimpl.models.families import read_spec, read_weights
-from refimpl.models.gguf_names import gguf_config, gguf_weights
+from refimpl.models.gguf_names import gguf_spec, gguf_weights
 from refimpl.models.held import HeldWeights
 from refimpl.models.published import PREFIX, published_config, random_weights
 from refimpl.models.spec import ModelSpec
@@ -64,8 +64,8 @@ def open_model(ref: str | Path, *, offline: bool = False) -> Source:
         spec = read_spec(config)
         return Source(spec, read_weights(tensors, spec), tokenizer_from_folder(path), path)
     metadata, tensors = read_gguf(path)
-    spec = read_spec(gguf_config(metadata, tensors))
-    return Source(spec, gguf_weights(tensors, spec), tokenizer_from_gguf(metadata), path)
+    spec = gguf_spec(metadata, tensors)
+    return Source(spec, gguf_weights(metadata, tensors, spec), tokenizer_from_gguf(metadata), path)
 
 
 @host

@@ -1,21 +1,26 @@
-"""What a GGUF file says, in the words of this project: metadata as a config.json, tensors as weights."""
+"""What a GGUF file says, in the words of this project: metadata as a config.json, tensors as weights.
+
+Here stands what all architectures have in common; a family says what is its own (see models/architecture.py).
+"""
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from refimpl.contract import Array, CheckpointError, Int, host
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import check_keys, integer, number
+from refimpl.models.families import families, family_of, read_spec
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
-__all__ = ["ARCHITECTURES", "gguf_config", "gguf_weights", "halves_order"]
-
-ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3", "phi3")
+__all__ = ["architectures", "gguf_config", "gguf_spec", "gguf_weights", "halves_order"]
 
 _KEYS = {
     "block_count": "num_hidden_layers",
@@ -26,30 +31,54 @@ _KEYS = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "attention.sliding_window": "sliding_window",
     "rope.freq_base": "rope_theta",
-}
-_GPT2_KEYS = {
-    "block_count": "n_layer",
-    "context_length": "n_positions",
-    "embedding_length": "n_embd",
-    "feed_forward_length": "n_inner",
-    "attention.head_count": "n_head",
-    "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }
 _ALSO_READ = (
     "vocab_size", "attention.value_length", "rope.dimension_count", "rope.scale_linear", "rope.scaling.type",
     "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
 )  # fmt: skip
 _HARMLESS = ("rope.scaling.finetuned", "tensor_data_layout")
+_PATTERN = "attention.sliding_window_pattern"  # the one value that may differ between layers
+_TOLD = {"attention_bias": "attn_q.bias", "qkv_bias": "attn_q.bias", "mlp_bias": "ffn_up.bias"}
+_TOLD |= {"use_qk_norm": "attn_q_norm.weight"}
+"""Config keys that the presence of a tensor tells."""
 
-_SPLIT = {"attn_q": "w_q", "attn_k": "w_k", "attn_v": "w_v", "ffn_gate": "w_gate", "ffn_up": "w_up"}
-_STACKED = {
-    "gpt2": {"attn_qkv": "w_q w_k w_v", "ffn_up": "w_up"},
-    "phi3": {"attn_qkv": "w_q w_k w_v", "ffn_up": "w_gate w_up"},
-}
+_NETWORK = ("gate", "up", "down")
+_MATRICES = {f"attn_{name}": f"w_{name}" for name in "qkv"} | {"attn_output": "w_o", "attn_qkv": "w_q w_k w_v"}
+for _name in _NETWORK:
+    _MATRICES |= {f"ffn_{_name}": f"w_{_name}", f"ffn_{_name}_exps": f"experts.w_{_name}"}
+    _MATRICES |= {f"ffn_{_name}_shexp": f"shared.w_{_name}"}
+_MATRICES |= {"ffn_gate_up_exps": "experts.w_gate experts.w_up"}
+_NORMS = {
+    "attn_norm": "attention_norm", "post_attention_norm": "attention_post_norm", "ffn_norm": "mlp_norm",
+    "post_ffw_norm": "mlp_post_norm", "attn_q_norm": "q_norm", "attn_k_norm": "k_norm",
+}  # fmt: skip
+_TENSORS = {
+    "token_embd.weight": "embedding", "position_embd.weight": "position_embedding", "output.weight": "lm_head",
+    "output_norm.weight": "final_norm.gain", "output_norm.bias": "final_norm.bias",
+}  # fmt: skip
+_IN_LAYERS = {
+    "ffn_gate_inp.weight": "router", "ffn_gate_inp.bias": "router.bias", "exp_probs_b.bias": "router.correction",
+    "ffn_gate_inp_shexp.weight": "shared.w_share", "attn_sinks.weight": "sinks",
+} | {
+    f"{theirs}.{kind}": f"{ours}.{part}"
+    for theirs, ours in _NORMS.items()
+    for kind, part in (("weight", "gain"), ("bias", "bias"))
+} | {
+    f"{theirs}.{kind}": ours.replace("w_", f"{letter}_")
+    for theirs, ours in _MATRICES.items()
+    for kind, letter in (("weight", "w"), ("bias", "b"))
+}  # fmt: skip
+_STACKS = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps")}
 _FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+
+
+@cache
+def architectures() -> dict[str, Architecture]:
+    """Gather the architectures of all families."""
+    told = [getattr(family, "GGUF", {}) for family in families().values()]
+    return {arch: what for own in told for arch, what in own.items()}
 
 
 @host
@@ -60,40 +89,60 @@ def gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     >>> gguf_config({"general.architecture": "rwkv7"}, {})
     Traceback (most recent call last):
     ...
-    refimpl.contract.CheckpointError: GGUF architecture 'rwkv7' is not supported; supported: gpt2, llama, ...
+    refimpl.contract.CheckpointError: GGUF architecture 'rwkv7' is not supported; supported: gemma2, gemma3, ...
     """
-    arch = metadata.get("general.architecture")
-    if not isinstance(arch, str) or arch not in ARCHITECTURES:
-        raise CheckpointError(f"GGUF architecture {arch!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
-    own = {key: _one(key, value) for key, value in metadata.items() if key.startswith(f"{arch}.")}
-    meta = {key.removeprefix(f"{arch}."): value for key, value in own.items() if value != 0}  # 0 experts, window 0
-    keys = _GPT2_KEYS if arch == "gpt2" else _KEYS
-    check_keys(meta, {*keys, *_ALSO_READ, *_HARMLESS}, f"GGUF metadata of {arch}")
+    arch, own = _architecture(metadata)
+    meta = _metadata(metadata, arch, own)
+    keys = {**(_KEYS if own.rotary else {}), **own.keys}
+    check_keys(meta, {*keys, *(_ALSO_READ if own.rotary else ()), *_HARMLESS}, f"GGUF metadata of {arch}")
     if "token_embd.weight" not in tensors:
         raise CheckpointError("tensor token_embd.weight is missing")
-    config = {ours: meta[theirs] for theirs, ours in keys.items() if theirs in meta}
-    config |= {"model_type": arch, "vocab_size": tensors["token_embd.weight"].shape[0]}
+    config = {**own.absent, "model_type": own.model_type, "vocab_size": tensors["token_embd.weight"].shape[0]}
+    config |= _positions(meta, tensors, own) if own.rotary else {}
+    config |= {ours: meta[theirs] for theirs, ours in keys.items() if theirs in meta and ours}
     config["tie_word_embeddings"] = "output.weight" not in tensors
     bos, *ends = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot"))
     config |= {"bos_token_id": bos, "eos_token_id": [token for token in ends if token is not None]}
-    return config if arch == "gpt2" else config | _llama_like(arch, meta, tensors)
+    config |= own.configure(config, meta)
+    told = family_of(config).MODEL_TYPES[config["model_type"]] & _TOLD.keys()
+    return config | {key: _TOLD[key] in _held(tensors) for key in told}
 
 
-def _llama_like(arch: str, meta: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+@host
+def gguf_spec(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    """Turn the metadata of a GGUF file into a ModelSpec; gains are stored as they are used, whatever the family."""
+    return replace(read_spec(gguf_config(metadata, tensors)), gain_offset=0.0)
+
+
+def _architecture(metadata: Mapping[str, Any]) -> tuple[str, Architecture]:
+    arch = metadata.get("general.architecture")
+    if not isinstance(arch, str) or arch not in architectures():
+        known = ", ".join(sorted(architectures()))
+        raise CheckpointError(f"GGUF architecture {repr(arch)[:80]} is not supported; supported: {known}")
+    return arch, architectures()[arch]
+
+
+def _metadata(metadata: Mapping[str, Any], arch: str, own: Architecture) -> dict[str, Any]:
+    """Take the architecture's own metadata, without its name; 0 experts and a window of 0 say that there are none."""
+    meta = {key.removeprefix(f"{arch}."): value for key, value in metadata.items() if key.startswith(f"{arch}.")}
+    for key in ("attention.causal", *own.true):
+        if meta.get(key) is False:
+            raise CheckpointError(f"GGUF metadata of {arch}: {key} false is not supported")
+    meta = {key: value if key == _PATTERN else _one(key, value) for key, value in meta.items()}
+    return {key: value for key, value in meta.items() if isinstance(value, list) or value != 0}
+
+
+def _positions(meta: Mapping[str, Any], tensors: Mapping[str, Tensor], own: Architecture) -> dict[str, Any]:
+    """Read heads and their rotation."""
     width, heads = integer(meta, "embedding_length"), integer(meta, "attention.head_count")
     head_dim = integer(meta, "attention.key_length", max(width // heads, 1))
     rotated, value_dim = (integer(meta, key, head_dim) for key in ("rope.dimension_count", "attention.value_length"))
     if value_dim != head_dim:
         raise CheckpointError(f"GGUF metadata: values of {value_dim} beside keys of {head_dim} are not supported")
-    if arch == "llama" and rotated != head_dim:
-        raise CheckpointError(f"GGUF metadata: rotating {rotated} of {head_dim} dimensions of llama is not supported")
-    more: dict[str, Any] = {"head_dim": head_dim, "rope_scaling": _rope_scaling(meta, tensors)}
-    more |= {} if rotated == head_dim else {"partial_rotary_factor": rotated / head_dim}
-    more |= {"attention_bias": True} if arch != "qwen2" and "blk.0.attn_q.bias" in tensors else {}
-    more |= {"mlp_bias": True} if arch == "llama" and "blk.0.ffn_up.bias" in tensors else {}
-    if "attention.sliding_window" in meta and arch != "phi3":
-        more |= {"model_type": "mistral"} if arch == "llama" else {"use_sliding_window": True, "max_window_layers": 0}
-    return more
+    if own.paired and rotated != head_dim:
+        raise CheckpointError(f"GGUF metadata: rotating {rotated} of {head_dim} dimensions in pairs is not supported")
+    part = 1.0 if rotated == head_dim else (rotated + 0.5) / head_dim  # in the middle: to be multiplied and cut off
+    return {"head_dim": head_dim, "partial_rotary_factor": part, "rope_scaling": _rope_scaling(meta, tensors)}
 
 
 def _one(key: str, value: Any) -> Any:
@@ -120,9 +169,10 @@ def _rope_scaling(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dic
         return {"type": "linear", "factor": meta["rope.scale_linear"]}
     scaling: dict[str, Any] = {"type": kind, "factor": factor}
     if kind == "yarn":
-        scaling |= {"original_max_position_embeddings": original, "beta_fast": meta.get("rope.scaling.yarn_beta_fast")}
-        scaling |= {"beta_slow": meta.get("rope.scaling.yarn_beta_slow")}
-        if attention is not None:  # in GGUF it multiplies the factor that YaRN computes; in a config it replaces it
+        scaling |= {key: meta.get(f"rope.scaling.yarn_{key}") for key in ("beta_fast", "beta_slow")}
+        scaling |= {"original_max_position_embeddings": original}
+        scaling |= {"attention_factor": meta.get("rope.scaling.yarn_attn_factor")}
+        if attention is not None:  # it multiplies the factor that YaRN computes; in a config it replaces it
             stretch = number(scaling, "factor", 1.0, least=1e-6, most=1e6)
             scaling["attention_factor"] = number({"attn_factor": attention}, "attn_factor", least=1e-6, most=1e6)
             scaling["attention_factor"] *= 1 + 0.1 * math.log(stretch)
@@ -133,7 +183,7 @@ def _rope_scaling(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dic
 def halves_order(num_heads: int, head_dim: int) -> Int[Array, " O"]:
     """List the rows of an interleaved projection in the order of rotated halves: all even rows of a head, all odd ones.
 
-    GGUF files of architecture llama keep the rows of q and k interleaved, so that pairs (2i, 2i + 1) rotate.
+    GGUF files of some architectures keep the rows of q and k interleaved, so that pairs (2i, 2i + 1) rotate.
     ``num_heads`` is that of the projection itself: the key heads for k.
 
     >>> from refimpl.models.gguf_names import halves_order
@@ -145,24 +195,44 @@ def halves_order(num_heads: int, head_dim: int) -> Int[Array, " O"]:
 
 
 @host
-def gguf_weights(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+def gguf_weights(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """Name the tensors of a GGUF file, with the rows of q and k in the order of rotated halves."""
-    matrices = _STACKED.get(spec.family, _SPLIT) | {"attn_output": "w_o", "ffn_down": "w_down"}
-    table = {"token_embd.weight": "embedding", "position_embd.weight": "position_embedding", "output.weight": "lm_head"}
-    table |= {f"blk.{{i}}.{theirs}.weight": _each_layer(ours) for theirs, ours in matrices.items()}
-    table |= {f"blk.{{i}}.{theirs}.bias": _each_layer(ours.replace("w_", "b_")) for theirs, ours in matrices.items()}
-    norms = {"attn_norm": "attention_norm", "ffn_norm": "mlp_norm", "attn_q_norm": "q_norm", "attn_k_norm": "k_norm"}
-    for kind, ours in (("weight", "gain"), ("bias", "bias")):
-        table |= {f"blk.{{i}}.{name}.{kind}": f"layers.{{i}}.{norm}.{ours}" for name, norm in norms.items()}
-        table[f"output_norm.{kind}"] = f"final_norm.{ours}"
-    weights = name_weights(tensors, spec, table, ignored=_FACTORS)
-    if spec.family != "llama":
+    own = _architecture(metadata)[1]
+    guessing = {name.rpartition("nextn.")[0] for name in tensors if ".nextn." in name}  # layers for further tokens
+    kept = {name: _row(name, tensor) for name, tensor in tensors.items() if not name.startswith(tuple(guessing))}
+    table = {f"blk.{{i}}.{theirs}": _each_layer(ours) for theirs, ours in _layer_names(kept, own.tensors).items()}
+    weights = name_weights(kept, spec, _TENSORS | table, ignored=_FACTORS)
+    if not own.paired:
         return weights
     order = {"q": halves_order(spec.num_heads, spec.head_dim), "k": halves_order(spec.num_kv_heads, spec.head_dim)}
     for i, (letter, rows) in product(range(spec.num_layers), order.items()):
         for name in {f"layers.{i}.w_{letter}", f"layers.{i}.b_{letter}"} & weights.keys():
             weights[name] = weights[name].take_rows(rows)
     return weights
+
+
+def _layer_names(tensors: Mapping[str, Tensor], own: Mapping[str, str]) -> dict[str, str]:
+    """Name what a layer of this file may hold: projections may be stacked, experts may have tensors of their own."""
+    names, stems = {**_IN_LAYERS, **own}, {name.rpartition(".")[0] for name in _held(tensors)}
+    for whole, parts in _STACKS.items():
+        left_out = parts if whole in stems else (whole,)
+        names = {name: ours for name, ours in names.items() if name.rpartition(".")[0] not in left_out}
+    if "ffn_up.0" in stems:
+        names |= {f"ffn_{name}_exps.weight": "" for name in _NETWORK}
+        names |= {f"ffn_{name}.{{e}}.weight": f"experts.w_{name}" for name in _NETWORK}
+    return names
+
+
+def _held(tensors: Mapping[str, Tensor]) -> set[str]:
+    """Gather what layers hold, whatever their numbers."""
+    return {name.split(".", 2)[2] for name in tensors if name.startswith("blk.") and name.count(".") > 2}
+
+
+def _row(name: str, tensor: Tensor) -> Tensor:
+    """Give the weights of the gate of a shared expert, which GGUF holds as a vector, their only row."""
+    if not name.endswith("ffn_gate_inp_shexp.weight") or len(tensor.shape) != 1:
+        return tensor
+    return Tensor(tensor.format, (1, *tensor.shape), tensor.data[None])
 
 
 def _each_layer(names: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
+from refimpl.models.architecture import WINDOWS, Architecture, marked_layers
 from refimpl.models.config import check_keys, flag, integer, number
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, ropes_by_kind, windows
@@ -15,7 +16,7 @@ from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
-__all__ = ["MODEL_TYPES", "spec", "weights"]
+__all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
 _KEYS = KEYS | {
     "hidden_activation", "query_pre_attn_scalar", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping",
@@ -23,7 +24,17 @@ _KEYS = KEYS | {
 }  # fmt: skip
 _PATTERN = "sliding_window_pattern"
 MODEL_TYPES = {"gemma2": _KEYS, "gemma3_text": _KEYS | {"rope_local_base_freq", _PATTERN, f"_{_PATTERN}"}}
-GGUF = {"gemma2": "gemma2", "gemma3": "gemma3_text"}
+_GGUF_KEYS = WINDOWS | {"final_logit_softcapping": "final_logit_softcapping"}
+GGUF = {
+    "gemma2": Architecture(
+        "gemma2", _GGUF_KEYS | {"attn_logit_softcapping": "attn_logit_softcapping"},
+        configure=lambda config, meta: _score_scale(config, 46) | marked_layers(meta),
+    ),
+    "gemma3": Architecture(
+        "gemma3_text", _GGUF_KEYS | {"rope.freq_base_swa": "rope_local_base_freq"}, {"sliding_window": None},
+        configure=lambda config, meta: _score_scale(config, 62) | marked_layers(meta),
+    ),
+}
 
 _TENSORS = TENSORS | {
     "model.layers.{i}.post_attention_layernorm.weight": "layers.{i}.attention_post_norm.gain",
@@ -52,6 +63,13 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
         config, "gemma", layers_of(mixers, network, "sandwich"), tied=True, gain_offset=1.0, logit_softcap=caps[1],
         embedding_scale=integer(config, "hidden_size") ** 0.5,
     )
+
+
+def _score_scale(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
+    """State query_pre_attn_scalar, of which GGUF says nothing: only the models of most layers divide otherwise."""
+    heads, head_dim = integer(config, "num_attention_heads"), integer(config, "head_dim")
+    of_largest = integer(config, "hidden_size") // heads
+    return {"query_pre_attn_scalar": of_largest if config.get("num_hidden_layers") == largest else head_dim}
 
 
 def _cap(config: Mapping[str, Any], key: str, default: float) -> float | None:

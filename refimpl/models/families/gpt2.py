@@ -4,19 +4,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import activation, check_keys, flag, integer, layer_count, number, token_ids
 from refimpl.models.reading import layers_of
 from refimpl.models.spec import AttentionSpec, MlpSpec, ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
-__all__ = ["MODEL_TYPES", "spec", "weights"]
+__all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
 MODEL_TYPES = {"gpt2": frozenset((
     "model_type", "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function",
     "layer_norm_epsilon", "scale_attn_weights", "tie_word_embeddings", "bos_token_id", "eos_token_id",
 ))}  # fmt: skip
-GGUF = {"gpt2": "gpt2"}
+GGUF = {
+    "gpt2": Architecture(
+        "gpt2",
+        {
+            "block_count": "n_layer", "context_length": "n_positions", "embedding_length": "n_embd",
+            "feed_forward_length": "n_inner", "attention.head_count": "n_head",
+            "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        },
+        rotary=False,
+    ),
+}  # fmt: skip
 
 _TENSORS = {
     "transformer.wte.weight": "embedding",

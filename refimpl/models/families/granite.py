@@ -4,16 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import check_keys, flag, layer_count, number
 from refimpl.models.families.llama import weights
 from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec
 from refimpl.models.spec import ModelSpec
 
-__all__ = ["MODEL_TYPES", "spec", "weights"]
+__all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
 _SCALES = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 MODEL_TYPES = {"granite": KEYS | {"attention_bias", "mlp_bias", *_SCALES}}
-GGUF = {"granite": "granite"}
+GGUF = {
+    "granite": Architecture(
+        "granite",
+        dict(zip(("embedding_scale", "attention.scale", "residual_scale", "logit_scale"), _SCALES, strict=True)),
+        configure=lambda config, meta: {"attention_multiplier": config["head_dim"] ** -0.5} | config,
+        true=("rope.scaling.finetuned",), paired=True,
+    ),
+}
 
 
 @host

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import check_keys, flag, layer_count
 from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, windows
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
-__all__ = ["ATTENTION", "MODEL_TYPES", "NETWORK", "TENSORS", "spec", "weights"]
+__all__ = ["GGUF", "ATTENTION", "MODEL_TYPES", "NETWORK", "TENSORS", "spec", "weights"]
 
 MODEL_TYPES = {
     "llama": KEYS | {"attention_bias", "mlp_bias"},
@@ -18,8 +19,18 @@ MODEL_TYPES = {
 }
 """The model types of this family, and the keys that it reads of each."""
 
-GGUF = {"llama": "llama"}
-"""Architectures of GGUF files, and the model types that they become."""
+GGUF = {
+    "llama": Architecture(
+        "llama",
+        {"attention.sliding_window": "sliding_window", "expert_count": "num_local_experts"}
+        | {"expert_used_count": "num_experts_per_tok"},
+        paired=True,
+        configure=lambda config, meta: {
+            "model_type": "mixtral" if "expert_count" in meta else "mistral" if "sliding_window" in config else "llama"
+        },
+    ),
+}
+"""Architectures of GGUF files; that of Llama holds Mistral and Mixtral too."""
 
 _AROUND = {
     "model.embed_tokens.weight": "embedding",

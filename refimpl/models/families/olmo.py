@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
+from refimpl.models.architecture import WINDOWS, Architecture, marked_layers
 from refimpl.models.config import check_keys, flag, layer_count
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, ropes_by_kind, windows
@@ -11,11 +12,18 @@ from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
-__all__ = ["MODEL_TYPES", "spec", "weights"]
+__all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
 _KEYS = KEYS | {"attention_bias"}
 MODEL_TYPES = {"olmo2": _KEYS, "olmo3": _KEYS | {"sliding_window", "layer_types"}}
-GGUF = {"olmo2": "olmo2"}
+GGUF = {
+    "olmo2": Architecture(
+        "olmo2", WINDOWS,
+        configure=lambda config, meta: (
+            {"model_type": "olmo3"} | marked_layers(meta) if "sliding_window" in config else {}
+        ),
+    ),
+}
 
 _TENSORS = TENSORS | {
     "model.layers.{i}.post_attention_layernorm.weight": "layers.{i}.attention_post_norm.gain",

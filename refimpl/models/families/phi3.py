@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import check_keys
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, windows
@@ -11,11 +12,16 @@ from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
-__all__ = ["MODEL_TYPES", "spec", "weights"]
+__all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
 _UNUSED = {"full_attn_mod", "interpolate_factor"}  # Phi-4-mini states them, its model reads neither
 MODEL_TYPES = {"phi3": KEYS | {"sliding_window"} | _UNUSED}
-GGUF = {"phi3": "phi3"}
+GGUF = {
+    "phi3": Architecture(
+        "phi3", {"attention.sliding_window": "sliding_window"},
+        tensors={"ffn_up.weight": "w_gate w_up", "ffn_gate.weight": ""},
+    ),
+}
 
 _TENSORS = {name: targets for name, targets in TENSORS.items() if "_proj" not in name} | {
     "model.layers.{i}.self_attn.qkv_proj.weight": "layers.{i}.w_q layers.{i}.w_k layers.{i}.w_v",

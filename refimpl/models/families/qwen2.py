@@ -4,16 +4,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import check_keys, flag, integer, layer_count
 from refimpl.models.families.llama import weights
 from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, windows
 from refimpl.models.spec import AttentionSpec, ModelSpec
 
-__all__ = ["MODEL_TYPES", "WINDOW_KEYS", "qwen_windows", "spec", "weights"]
+__all__ = ["GGUF", "MODEL_TYPES", "WINDOW_KEYS", "gguf_windows", "qwen_windows", "spec", "weights"]
 
 WINDOW_KEYS = frozenset(("use_sliding_window", "sliding_window", "max_window_layers", "layer_types", "use_mrope"))
 MODEL_TYPES = {"qwen2": KEYS | WINDOW_KEYS}
-GGUF = {"qwen2": "qwen2"}
+
+
+@host
+def gguf_windows(config: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """State the window of a GGUF file, which has one for all layers."""
+    return {"use_sliding_window": True, "max_window_layers": 0} if "sliding_window" in config else {}
+
+
+GGUF = {"qwen2": Architecture("qwen2", {"attention.sliding_window": "sliding_window"}, configure=gguf_windows)}
 
 
 @host

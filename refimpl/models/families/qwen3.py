@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import check_keys, flag
 from refimpl.models.families.llama import weights
-from refimpl.models.families.qwen2 import WINDOW_KEYS, qwen_windows
+from refimpl.models.families.qwen2 import WINDOW_KEYS, gguf_windows, qwen_windows
 from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec
 from refimpl.models.spec import ModelSpec
 
-__all__ = ["MODEL_TYPES", "spec", "weights"]
+__all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
 MODEL_TYPES = {"qwen3": KEYS | WINDOW_KEYS | {"attention_bias"}}
-GGUF = {"qwen3": "qwen3"}
+GGUF = {"qwen3": Architecture("qwen3", {"attention.sliding_window": "sliding_window"}, configure=gguf_windows)}
 
 
 @host

@@ -5,6 +5,7 @@ from typing import Any
 
 from refimpl.contract import CheckpointError, host
 from refimpl.models import reading
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import check_keys, flag, integer, layer_count
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.families.qwen2 import WINDOW_KEYS
@@ -12,7 +13,7 @@ from refimpl.models.spec import MlpSpec, ModelSpec, MoeSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
-__all__ = ["EXPERTS", "MODEL_TYPES", "spec", "weights"]
+__all__ = ["GGUF", "EXPERTS", "MODEL_TYPES", "spec", "weights"]
 
 _KEYS = reading.KEYS | WINDOW_KEYS | {
     "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
@@ -22,7 +23,17 @@ MODEL_TYPES = {
     "qwen2_moe": _KEYS | {"shared_expert_intermediate_size", "qkv_bias"},
     "qwen3_moe": _KEYS | {"attention_bias"},
 }
-GGUF = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}
+_GGUF_KEYS = {
+    "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}  # fmt: skip
+GGUF = {
+    "qwen2moe": Architecture(
+        "qwen2_moe", _GGUF_KEYS | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+        {"norm_topk_prob": False},
+    ),
+    "qwen3moe": Architecture("qwen3_moe", _GGUF_KEYS, {"norm_topk_prob": True}),
+}
 
 EXPERTS = {"model.layers.{i}.mlp.gate.weight": "layers.{i}.router"} | {
     f"model.layers.{{i}}.mlp.experts.{{e}}.{name}_proj.weight": f"layers.{{i}}.experts.w_{name}"

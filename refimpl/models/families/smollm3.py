@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
+from refimpl.models.architecture import Architecture
 from refimpl.models.config import check_keys, flag, integer, layer_count, shown
 from refimpl.models.families.llama import weights
 from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, windows
 from refimpl.models.spec import ModelSpec
 
-__all__ = ["MODEL_TYPES", "spec", "turning", "weights"]
+__all__ = ["GGUF", "MODEL_TYPES", "spec", "turning", "weights"]
 
 MODEL_TYPES = {
     "smollm3": KEYS | {
@@ -18,7 +19,7 @@ MODEL_TYPES = {
         "sliding_window", "layer_types", "max_window_layers",
     },
 }  # fmt: skip
-GGUF = {"smollm3": "smollm3"}
+GGUF = {"smollm3": Architecture("smollm3", paired=True)}
 
 
 @host
