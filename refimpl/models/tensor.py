@@ -73,12 +73,11 @@ class Tensor:
         shape = (*self.shape[:axis], len(picked), *self.shape[axis + 1 :])
         if not self.is_made:
             return Tensor(self.format, shape, self.data[place])
-        parts: Callable[[int], Tensor] | None = None
-        if self.parts is not None and axis == 0:
-            parts = lambda i: self.part(int(picked[i]))  # noqa: E731
-        elif self.parts is not None:
-            parts = lambda i: self.part(i).take(index, axis - 1)  # noqa: E731
-        return Tensor(self.format, shape, lambda: self.data[place], parts)
+
+        def part(i: int) -> Tensor:
+            return self.part(i).take(index, axis - 1) if axis else self.part(int(picked[i]))
+
+        return Tensor(self.format, shape, lambda: self.data[place], None if self.parts is None else part)
 
     def take_rows(self, rows: _Index) -> "Tensor":
         """Take entries of the first axis; a slice stays a view of the file."""
