@@ -159,14 +159,15 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
         raise CheckpointError(f"{index} must hold a weight_map from tensor names to file names")
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(set(files.values())):
+    listed, tensors = dict[str, set[str]](), dict[str, Tensor]()
+    for name, file in files.items():
+        listed.setdefault(file, set()).add(name)
+    for file in sorted(listed):
         if Path(file).name != file or "\\" in file or not file.endswith(".safetensors"):
             raise CheckpointError(f"{index} names {file!r}; a shard is a .safetensors file beside the index")
         shard = read_safetensors(folder / file)
-        listed = {name for name, where in files.items() if where == file}
-        if shard.keys() != listed:
-            name = min(shard.keys() ^ listed)
+        if shard.keys() != listed[file]:
+            name = min(shard.keys() ^ listed[file])
             raise CheckpointError(f"{index} and {file} disagree: tensor {name!r} stands in only one of them")
         tensors |= shard
     return tensors
