@@ -29,7 +29,7 @@ class _Added(NamedTuple):
 
 def _read_added(added: Any) -> _Added:
     ids, marks = dict[str, int](), {name: set[int]() for name in ("special", "lstrip", "rstrip")}
-    for entry in added if isinstance(added, list) else [added]:
+    for entry in added if isinstance(added, list) else [None]:
         match entry:
             case {"id": int(id), "content": str(text)} if text:
                 ids[text] = id
@@ -56,7 +56,7 @@ def _is_byte_level(data: Mapping[str, Any]) -> bool:
     """Tell whether the tokenizer is plain byte-level BPE, which tiktoken runs."""
     model, steps = data["model"], data.get("pre_tokenizer")
     usual = model.get("type", "BPE") == "BPE" and not any(model.get(name) for name in _UNUSUAL)
-    steps = steps["pretokenizers"] if isinstance(steps, dict) and steps.get("type") == "Sequence" else [steps]
+    steps = steps.get("pretokenizers") if isinstance(steps, dict) and steps.get("type") == "Sequence" else [steps]
     last = steps[-1] if isinstance(steps, list) and steps else None
     level = isinstance(last, dict) and last.get("type") == "ByteLevel" and last.get("add_prefix_space") is False
     return usual and level and _is_nfc(data.get("normalizer")) is not None

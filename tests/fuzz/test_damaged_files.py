@@ -15,15 +15,26 @@ from safetensors.numpy import save
 
 from refimpl.blocks import FORMATS
 from refimpl.contract import CheckpointError
+from refimpl.files.charsmap import read_charsmap
 from refimpl.files.checkpoint import read_folder, read_safetensors
 from refimpl.files.gguf import read_gguf
-from refimpl.files.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
+from refimpl.files.sentencepiece_model import read_sentencepiece
+from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
 from tests.files.gguf_bytes import library_file, some_blocks
-from tests.tokenizer.trained import gguf_metadata, train, write
+from tests.tokenizer import pieces, trained
+from tests.tokenizer.test_sentencepiece import trained as sentencepiece_trained
+from tests.tokenizer.trained import gguf_metadata, write
 
 FOLDER = Path(mkdtemp(prefix="damaged-"))
 LARGE = 2**20
+METADATA = [*map(gguf_metadata, ("gpt-2", "llama-bpe")), *map(pieces.metadata, ("llama", "t5", "bert"))]
+TABLE = "tokenizer.ggml.precompiled_charsmap"
 NUMBERS = st.sampled_from([0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+
+
+@cache
+def sentencepiece_model() -> bytes:
+    return sentencepiece_trained("T5")
 
 
 @cache
@@ -122,29 +133,64 @@ def changed(draw, tree):
 
 
 def described(kind: str) -> dict:
-    return json.loads(train(kind).to_str())
+    return json.loads((pieces if kind in pieces.KINDS else trained).train(kind).to_str())
 
 
-@settings(max_examples=150)
-@given(tree=st.sampled_from(["llama-bpe", "qwen2", "staged"]).map(described).flatmap(changed))
+@settings(max_examples=300)
+@given(tree=st.sampled_from(["llama-bpe", "qwen2", "staged", *pieces.KINDS]).map(described).flatmap(changed))
 def test_tokenizer_json(tree):
     try:
         tokenizer = tokenizer_from_folder(write(tree))
     except CheckpointError as error:
         assert str(error)
     else:
-        assert isinstance(tokenizer.encode("some text, 12"), list)
+        check_use(tokenizer)
 
 
-@settings(max_examples=100)
-@given(metadata=st.sampled_from(["gpt-2", "llama-bpe"]).map(gguf_metadata).flatmap(changed))
+def check_use(tokenizer: Tokenizer) -> None:
+    """Demand ids and text, or a CheckpointError."""
+    try:
+        assert isinstance(tokenizer.decode(tokenizer.encode("some text, 12")), str)
+    except CheckpointError as error:
+        assert str(error)
+
+
+@settings(max_examples=200)
+@given(metadata=st.sampled_from(METADATA).flatmap(changed))
 def test_tokenizer_metadata(metadata):
     try:
         tokenizer = tokenizer_from_gguf(metadata if isinstance(metadata, dict) else {})
     except CheckpointError as error:
         assert str(error)
     else:
-        assert tokenizer is None or isinstance(tokenizer.encode("some text, 12"), list)
+        assert tokenizer is None or check_use(tokenizer) is None
+
+
+@pytest.mark.parametrize("table", [b"", bytes(read_sentencepiece(sentencepiece_model())[TABLE][:4096])])
+@settings(max_examples=100)
+@given(data=st.data())
+def test_tables_of_characters(table, data):
+    damage = data.draw(damaged(table or bytes(64)))
+    try:
+        normalize = read_charsmap(damage)
+    except CheckpointError as error:
+        assert str(error)
+    else:
+        assert isinstance(normalize("some ﬁne\u0301 text\t\u2167"), str)
+
+
+@settings(max_examples=200)
+@given(data=damaged(sentencepiece_model()))
+def test_sentencepiece_models(data):
+    folder = FOLDER / "pieces"
+    folder.mkdir(exist_ok=True)
+    (folder / "spiece.model").write_bytes(data)
+    try:
+        tokenizer = tokenizer_from_folder(folder)
+    except CheckpointError as error:
+        assert str(error)
+    else:
+        check_use(tokenizer)
 
 
 CONFIG = {"model_type": "llama", "eos_token_id": [2], "rope_scaling": None}
