@@ -6,5 +6,5 @@ Every case has a source that is not this project's reference, and names a plante
 
 __all__ = ["SPECIFICATION"]
 
-SPECIFICATION = "0.3"
+SPECIFICATION = "0.4"
 """Version of the definitions that the cases pin; it rises when one of them changes, with an entry in CHANGELOG.md."""
