@@ -20,7 +20,7 @@ from typing import Any
 from gpu.cli.arguments import parse_arguments
 from gpu.cli.output import Answer, Output, open_output, spare
 from gpu.cli.picture_arguments import KINDS, parse_picture_arguments
-from gpu.cli.prompts import read_prompts
+from gpu.cli.prompts import read_prompts, read_text
 from refimpl.command import guard, run_program
 from refimpl.contract import UsageError, host
 from refimpl.flags import RANDOM
@@ -127,6 +127,19 @@ def _answer(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     return code
 
 
+def _score(options: argparse.Namespace, output: Output, hand: Brake) -> int:
+    """Say how surprised the model is by a text."""
+    text, start = read_text(options.perplexity), time.perf_counter()
+    with hand.held():
+        from gpu.cli.scoring import score_text
+    model = _load(options, hand)
+    load_s = time.perf_counter() - start
+    from gpu.cli.answering import announce_compilation
+
+    announce_compilation(model)
+    return score_text(text, options, model, output, load_s)
+
+
 def _run(argv: Sequence[str], hand: Brake) -> int:
     if argv and argv[0] in KINDS:
         asked = parse_picture_arguments(argv[0], argv[1:])
@@ -142,7 +155,7 @@ def _run(argv: Sequence[str], hand: Brake) -> int:
         if options.version:
             stream.write(_versions() + "\n")
             return 0
-        model, prompt = os.path.expanduser(options.model), options.file or options.prompts
+        model, prompt = os.path.expanduser(options.model), options.file or options.prompts or options.perplexity
         spare(options.out, {"the model": model, "the prompt": prompt, "standard input": 0})
         from gpu.device import pick
 
@@ -151,6 +164,8 @@ def _run(argv: Sequence[str], hand: Brake) -> int:
             _check_plot(options)
         if options.explain or options.plot:
             return _explain(options, output, hand)
+        if options.perplexity:
+            return _score(options, output, hand)
         if options.chat:
             from gpu.cli.chat import chat
 

@@ -80,6 +80,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true",
         help="compare ids and hidden states with the reference; exit code 1: an id or a layer differs",
     )
+    group.add_argument(
+        "--perplexity", type=path, metavar="FILE",
+        help="how surprised the model is by the text of FILE as it stands, in chunks of --ctx-size tokens (512): the "
+        "second half of each is scored, as llama.cpp does",
+    )
     group.add_argument("--explain", action="store_true", help="what this costs on this machine, and why")
     group.add_argument("--plot", type=path, metavar="FILE", help="draw what --explain says: a .png, .svg or .pdf")
     group.add_argument("--version", action="store_true", help="print versions")
@@ -130,6 +135,23 @@ def _check_together(options: argparse.Namespace) -> None:
         raise UsageError("--system needs the chat template that --raw leaves out")
     if options.raw and options.chat:
         raise UsageError("--chat needs the chat template that --raw leaves out")
+    if options.perplexity:
+        _check_scoring(options, given)
     for name, given_too in (("--chat", options.chat), ("--plot", options.plot), ("--explain", options.explain)):
         if given_too and options.output != "text":
             raise UsageError(f"{name} writes text, not {options.output}")
+
+
+def _check_scoring(options: argparse.Namespace, prompts: list[str]) -> None:
+    """Refuse what a text that is scored has no use for."""
+    others = {
+        "--explain": options.explain, "--plot": options.plot, "--verify": options.verify, "--system": options.system,
+        "--draft-model": options.draft_model, "--logprobs": options.logprobs is not None,
+    }  # fmt: skip
+    wrong = [*prompts, *(name for name, given in others.items() if given)]
+    if wrong:
+        raise UsageError(f"--perplexity scores the text of a file as it stands: leave out {wrong[0]}")
+    if options.model.startswith(RANDOM):
+        raise UsageError(f"{options.model} has no tokenizer, which --perplexity needs")
+    if options.ctx_size == 1:
+        raise UsageError("--perplexity takes chunks of 2 tokens or more, not --ctx-size 1")

@@ -97,6 +97,14 @@ class Output:
             self._write_json(records if self.many else records[0])
         self.stream.flush()
 
+    def write(self, line: str, record: dict[str, Any]) -> None:
+        """Write what is no answer: a line, or a record as JSON."""
+        if self.form == "text":
+            self.stream.write(line + "\n")
+        else:
+            self._write_json(record)
+        self.stream.flush()
+
     def _write_json(self, value: Any) -> None:
         # Escaped to ASCII, which every encoding of standard output can carry unchanged.
         self.stream.write(json.dumps(value) + "\n")

@@ -12,7 +12,7 @@ from refimpl.command import check_unicode
 from refimpl.contract import UsageError, host
 from refimpl.flags import RANDOM
 
-__all__ = ["Prompt", "check_text", "read_prompts", "shape_prompt"]
+__all__ = ["Prompt", "check_text", "read_prompts", "read_text", "shape_prompt"]
 
 Prompt = str | list[dict[str, str]] | range
 """Text, messages such as {"role": "user", "content": "Hello"}, or so many tokens whatever they are."""
@@ -42,6 +42,12 @@ def _decode(data: bytes, where: str) -> str:
         return data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{where} is not valid UTF-8: byte {error.start} cannot be read") from None
+
+
+@host
+def read_text(path: str) -> str:
+    """Return the text of a file, or of standard input for -, without the newline that ends it."""
+    return check_text(_read_file(path), "standard input" if path == "-" else path)
 
 
 def _read_file(path: str) -> str:
