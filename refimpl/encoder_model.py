@@ -83,11 +83,15 @@ class EncoderModel:
 
         last_hidden_state [R T D]; hidden_states [L + 1 R T D], the last behind the final norm; and of the heads that
         the checkpoint has, pooler_output, text_embeds, logits. Each text runs alone: none depends on its neighbours.
+
+        Constraints:
+            (C4) there is a token type for each token, where any are given.
         """
         rows = check_rows(input_ids, self.spec.vocab_size, self.spec.max_positions)
         seen = real_rows(attention_mask, rows)
         types = [None] * len(rows) if token_type_ids is None else list(np.atleast_2d(np.asarray(token_type_ids)))
-        require(len(types) == len(rows), "C1", f"token types of {len(types)} texts for {len(rows)}")
+        fits = token_type_ids is None or np.shape(types) == rows.shape
+        require(fits, "C4", f"a token type for each of {rows.shape} ids, got shape {np.shape(types)}")
         outputs = [self._run(*row) for row in zip(rows, seen, types, strict=True)]
         return {
             name: np.stack([output[name] for output in outputs], axis=1 if name == "hidden_states" else 0)

@@ -60,7 +60,7 @@ def encode(
     Source: Devlin et al., BERT, 2018.
     """
     fits = all(x is None or x.shape == ids.shape for x in (seen, types))
-    require(fits and (seen is None or seen.any()), "C1", f"a mask and types of {ids.shape} tokens, not all padding")
+    require(fits and (seen is None or bool(seen.any())), "C1", f"a mask and types of {ids.shape} tokens, not all padding")
     if spec.token_types:
         types = np.zeros(ids.shape, np.int64) if types is None else types
         require(bool(((types >= 0) & (types < spec.token_types)).all()), "C2", f"types are 0..{spec.token_types - 1}")
