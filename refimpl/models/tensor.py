@@ -67,11 +67,11 @@ class Tensor:
         return Tensor(self.format, self.shape[1:], (lambda: self.data[i]) if self.is_made else self.data[i, ...])
 
     def take(self, index: _Index, axis: int = 0) -> "Tensor":
-        """Take entries of an axis, which in blocks is not the last; a slice stays a view of the file."""
+        """Take entries of an axis, which in blocks is not the last: a slice is a view, others are made when asked for."""
         require(axis < len(self.shape) - (self.format in FORMATS), "C3", f"{self.format} has no rows on axis {axis}")
         picked, place = np.arange(self.shape[axis])[index], (*(slice(None),) * axis, index)
         shape = (*self.shape[:axis], len(picked), *self.shape[axis + 1 :])
-        if not self.is_made:
+        if isinstance(index, slice) and not self.is_made:
             return Tensor(self.format, shape, self.data[place])
 
         def part(i: int) -> Tensor:
@@ -80,7 +80,7 @@ class Tensor:
         return Tensor(self.format, shape, lambda: self.data[place], None if self.parts is None else part)
 
     def take_rows(self, rows: _Index) -> "Tensor":
-        """Take entries of the first axis; a slice stays a view of the file."""
+        """Take entries of the first axis."""
         return self.take(rows)
 
     def transposed(self) -> "Tensor":
