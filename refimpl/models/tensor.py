@@ -67,7 +67,7 @@ class Tensor:
         return Tensor(self.format, self.shape[1:], (lambda: self.data[i]) if self.is_made else self.data[i, ...])
 
     def take(self, index: _Index, axis: int = 0) -> "Tensor":
-        """Take entries of an axis, which in blocks is not the last: a slice is a view, others are made when asked for."""
+        """Take entries of an axis, which in blocks is not the last: a slice is a view, the rest made when asked for."""
         require(axis < len(self.shape) - (self.format in FORMATS), "C3", f"{self.format} has no rows on axis {axis}")
         picked, place = np.arange(self.shape[axis])[index], (*(slice(None),) * axis, index)
         shape = (*self.shape[:axis], len(picked), *self.shape[axis + 1 :])
