@@ -52,8 +52,10 @@ def metadata_of(config: dict[str, Any]) -> dict[str, Any]:
         meta["expert_feed_forward_length"] = config["intermediate_size"]
     if config["model_type"] == "olmo3":
         meta["attention.sliding_window_pattern"] = [(i + 1) % 4 != 0 for i in range(meta["block_count"])]
+        meta["rope.freq_base_swa"] = 5e5  # that of the layers that slide, where transformers reads such a config
     meta |= scaling_of(config)
-    return {"general.architecture": arch, "tokenizer.ggml.eos_token_id": 2} | {f"{arch}.{k}": v for k, v in meta.items()}
+    general = {"general.architecture": arch, "tokenizer.ggml.eos_token_id": 2}
+    return general | {f"{arch}.{key}": value for key, value in meta.items()}
 
 
 def scaling_of(config: dict[str, Any]) -> dict[str, Any]:

@@ -52,12 +52,11 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     scale = float(number(config, "query_pre_attn_scalar", 256, least=1e-6, most=1e9)) ** -0.5
     mixer = attention_spec(
         config, head_dim=256, biases="qkvo" if flag(config, "attention_bias") else "", scale=scale, softcap=caps[0],
-        qk_norm="head" if third else "none", rope=None,
+        qk_norm="head" if third else "none",
     )  # fmt: skip
     every = integer(config, _PATTERN, 6) if third else 2
     mixers = windows(config, mixer, lambda number: (number + 1) % every != 0, 4096)
-    local = "rope_local_base_freq" if third else "rope_theta"
-    mixers = ropes_by_kind(config, mixers, 1e6 if third else 1e4, 1e4, local)
+    mixers = ropes_by_kind(config, mixers, 1e6, 1e4, "rope_local_base_freq") if third else mixers
     network = mlp_spec(config, key="hidden_activation", default="gelu_pytorch_tanh")
     return model_spec(
         config, "gemma", layers_of(mixers, network, "sandwich"), tied=True, gain_offset=1.0, logit_softcap=caps[1],

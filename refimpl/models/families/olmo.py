@@ -7,7 +7,7 @@ from refimpl.contract import host
 from refimpl.models.architecture import WINDOWS, Architecture, marked_layers
 from refimpl.models.config import check_keys, flag, layer_count
 from refimpl.models.families.llama import TENSORS
-from refimpl.models.reading import KEYS, attention_spec, layers_of, mlp_spec, model_spec, ropes_by_kind, windows
+from refimpl.models.reading import FULL, KEYS, SLIDES, attention_spec, layers_of, mlp_spec, model_spec, ropes_by_kind, windows
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
@@ -18,10 +18,8 @@ _KEYS = KEYS | {"attention_bias"}
 MODEL_TYPES = {"olmo2": _KEYS, "olmo3": _KEYS | {"sliding_window", "layer_types"}}
 GGUF = {
     "olmo2": Architecture(
-        "olmo2", WINDOWS,
-        configure=lambda config, meta: (
-            {"model_type": "olmo3"} | marked_layers(meta) if "sliding_window" in config else {}
-        ),
+        "olmo2", WINDOWS | {"rope.freq_base_swa": ""},
+        configure=lambda config, meta: _third(config, meta) if "sliding_window" in config else {},
     ),
 }
 
@@ -44,6 +42,14 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
         mixers = windows(config, mixer, lambda number: (number + 1) % 4 != 0, 4096)
         mixers = ropes_by_kind(config, mixers, 5e5, 5e5)
     return model_spec(config, "olmo", layers_of(mixers, mlp_spec(config), "after"), eps=1e-5)
+
+
+def _third(config: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """State what a GGUF file of OLMo 3 says: its layers that slide turn by the same theta unless it names another."""
+    theta = config.get("rope_theta", 5e5)
+    ropes = {FULL: {"rope_theta": theta} | (config["rope_scaling"] or {})}
+    ropes[SLIDES] = {"rope_theta": meta.get("rope.freq_base_swa", theta)}
+    return {"model_type": "olmo3", "rope_parameters": ropes, "rope_scaling": None} | marked_layers(meta)
 
 
 @host
