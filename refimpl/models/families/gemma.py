@@ -52,7 +52,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     scale = float(number(config, "query_pre_attn_scalar", 256, least=1e-6, most=1e9)) ** -0.5
     mixer = attention_spec(
         config, head_dim=256, biases="qkvo" if flag(config, "attention_bias") else "", scale=scale, softcap=caps[0],
-        qk_norm="head" if third else "none",
+        **({"qk_norm": "head", "rope": None} if third else {}),
     )  # fmt: skip
     every = integer(config, _PATTERN, 6) if third else 2
     mixers = windows(config, mixer, lambda number: (number + 1) % every != 0, 4096)
