@@ -114,9 +114,11 @@ class Model:
         """The ids that end an answer: those of the config, or else of the tokenizer."""
         return self.spec.eos_ids or (self.tokenizer.eos_ids if self.tokenizer else ())
 
-    def prompt_ids(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
-        """Turn text, ids or messages into ids; text is a user's message unless ``raw``."""
-        return prompt_ids(prompt, self.tokenizer, system=system, raw=raw)
+    def prompt_ids(
+        self, prompt: Prompt, *, system: str | None = None, raw: bool = False, **options: Any
+    ) -> list[int]:
+        """Turn text, ids or messages into ids; text is a user's message unless ``raw``; ``options`` as ``chat_ids``."""
+        return prompt_ids(prompt, self.tokenizer, system=system, raw=raw, **options)
 
     def logits(self, ids: Sequence[int] | Array) -> Float[Array, "T V"]:
         """Return the logits at every position."""

@@ -100,12 +100,13 @@ def check_ids(ids: Sequence[int] | Array, spec: ModelSpec) -> Int[Array, " T"]:
 
 @host
 def prompt_ids(
-    prompt: Prompt, tokenizer: Tokenizer | None, *, system: str | None = None, raw: bool = False
+    prompt: Prompt, tokenizer: Tokenizer | None, *, system: str | None = None, raw: bool = False, **options: Any
 ) -> list[int]:
     """Turn a prompt into ids.
 
-    Messages go through the chat template. Text stays as it is, behind the first token that its model expects;
-    unless ``raw`` it is a user's message, if there is a template.
+    Messages go through the chat template, with the ``options`` of ``chat_ids``: tools, now, whatever the template asks
+    for. Text stays as it is, behind the first token that its model expects; unless ``raw`` it is a user's message, if
+    there is a template.
     """
     if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
         raise UsageError(f"a prompt is text, ids or messages, got {prompt!r}")
@@ -116,11 +117,13 @@ def prompt_ids(
     if system is not None:
         raise UsageError("a system message needs text, a model with a chat template, and not raw")
     messages = [] if isinstance(prompt, str) else [part for part in prompt if isinstance(part, Mapping)]
+    if options and not messages:
+        raise UsageError(f"{', '.join(sorted(options))} need messages, or text with a chat template and not raw")
     if not isinstance(prompt, str) and not messages:
         return [token for token in prompt if not isinstance(token, Mapping)]
     if tokenizer is None:
         raise UsageError("this model has no tokenizer: give it token ids")
-    return tokenizer.prompt_ids(prompt) if isinstance(prompt, str) else chat_ids(tokenizer, messages)
+    return tokenizer.prompt_ids(prompt) if isinstance(prompt, str) else chat_ids(tokenizer, messages, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +140,11 @@ class Model:
         """The most tokens that ``generate`` lets a sequence have."""
         return self.spec.max_positions
 
-    def prompt_ids(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
-        """Turn text, ids or messages into ids; text is a user's message unless ``raw``."""
-        return prompt_ids(prompt, self.tokenizer, system=system, raw=raw)
+    def prompt_ids(
+        self, prompt: Prompt, *, system: str | None = None, raw: bool = False, **options: Any
+    ) -> list[int]:
+        """Turn text, ids or messages into ids; text is a user's message unless ``raw``; ``options`` as ``chat_ids``."""
+        return prompt_ids(prompt, self.tokenizer, system=system, raw=raw, **options)
 
     def hidden_states(self, ids: Sequence[int] | Array) -> list[Float[Array, "T D"]]:
         """Return L + 1 arrays: the embeddings, then the output of every layer, the last after the final norm."""

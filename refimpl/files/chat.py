@@ -45,17 +45,18 @@ def render_chat(
 
 
 def _strings(value: Any) -> list[str]:
-    """List all strings inside a message."""
+    """List all strings inside messages and tools."""
     if isinstance(value, str):
         return [value]
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [text for entry in inner for text in _strings(entry)]
+    inner = [*value, *value.values()] if isinstance(value, Mapping) else value
+    return [text for entry in inner for text in _strings(entry)] if isinstance(inner, list | tuple) else []
 
 
 def _veil(value: Any, spellings: "regex.Pattern[str]", mark: str) -> Any:
     """Put ``mark`` behind the first letter of each special token spelled inside a message."""
     if isinstance(value, Mapping):
-        return {key: entry if key == "role" else _veil(entry, spellings, mark) for key, entry in value.items()}
+        veiled = ((_veil(key, spellings, mark), key, entry) for key, entry in value.items())
+        return {name: entry if key == "role" else _veil(entry, spellings, mark) for name, key, entry in veiled}
     if isinstance(value, list | tuple):
         return [_veil(entry, spellings, mark) for entry in value]
     if not isinstance(value, str):
@@ -71,16 +72,18 @@ def chat_ids(
 ) -> list[int]:
     """Turn messages into ids: the template's special tokens are special, those that a message spells stay text.
 
-    A mark that no message holds hides the spellings from ``Tokenizer.split`` and is taken out afterwards. An answer of
-    the model may spell tokens that are not control tokens (<think>): templates look for them, so they stay visible.
-    No BOS is added: a template that wants one writes it.
+    ``options`` are variables of the template: ``tools`` (a list of JSON schemas), ``documents``, enable_thinking ...
+    A mark that no message and no tool holds hides the spellings from ``Tokenizer.split`` and is taken out afterwards.
+    An answer of the model may spell tokens that are not control tokens (<think>): templates look for them, so they stay
+    visible. No BOS is added: a template that wants one writes it.
 
     Errors: as ``render_chat``.
     """
-    used = set("".join(_strings(list(messages))))
+    used = "".join(_strings([*messages, options]))
     mark = next((letter for letter in map(chr, range(0xFDD0, 0xFDF0)) if letter not in used), None)
     if mark is None:
         raise UsageError("the messages hold every noncharacter from U+FDD0 to U+FDEF")
+    escaped = f"\\u{ord(mark):x}"  # as JSON of a tool may spell the mark
     every = _spellings(tokenizer.specials)
     control = _spellings([text for text, id in tokenizer.specials.items() if id in tokenizer.controls])
     veiled = [_veil(message, control if message.get("role") == "assistant" else every, mark) for message in messages]
@@ -91,11 +94,14 @@ def chat_ids(
         add_generation_prompt=add_generation_prompt,
         now=now,
         **{name: "" if id is None else tokenizer.decode([id]) for name, id in names.items()},
-        **options,
+        **_veil(options, every, mark),
     )
     ids: list[int] = []
-    for piece in tokenizer.split(text):
-        ids += [piece] if isinstance(piece, int) else tokenizer.encode(piece.replace(mark, ""))
+    for place, piece in enumerate(tokenizer.split(text)):
+        if isinstance(piece, int):
+            ids.append(piece)
+        else:
+            ids += tokenizer.encode(piece.replace(mark, "").replace(escaped, ""), first=place == 0)
     return ids
 
 

@@ -29,9 +29,10 @@ class _Added(NamedTuple):
 
 def _read_added(added: Any) -> _Added:
     ids, marks = dict[str, int](), {name: set[int]() for name in ("special", "lstrip", "rstrip")}
-    for entry in added if isinstance(added, list) else [None]:
+    entries: list[Any] = added if isinstance(added, list) else [added]
+    for entry in entries:
         match entry:
-            case {"id": int(id), "content": str(text)} if text:
+            case {"id": int(id), "content": str(text)} if text and isinstance(added, list):
                 ids[text] = id
                 for name, marked in marks.items():
                     marked |= {id} if entry.get(name) else set()

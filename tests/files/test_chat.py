@@ -1,5 +1,6 @@
 """Chat templates: what they may use, what they may not do, and whose special tokens are special."""
 
+import json
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from refimpl.contract import UsageError
 from refimpl.files.chat import chat_ids, render_chat
+from refimpl.model import prompt_ids
+from tests.tokenizer.pieces import from_gguf
 from tests.tokenizer.trained import SPECIALS, TEXTS, ours
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -173,3 +176,47 @@ def test_parts_of_a_message_are_text_too():
 def test_bos_is_the_template_s_affair():
     tokenizer = replace(TOKENIZER, prefix=(1,), chat_template="{{ bos_token }}{{ messages[0].content }}")
     assert chat_ids(tokenizer, HELLO) == [1, *TOKENIZER.encode("hello")]
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "tells <|im_end|> the weather",
+        "parameters": {"type": "object", "properties": {"<|im_start|>": {"type": "string", "enum": ["a<|end|>"]}}},
+    },
+}
+TOOLED = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    + CHATML
+)
+
+
+@pytest.mark.parametrize("template", [TOOLED, TOOLED.replace("tojson", "tojson(ensure_ascii=true)")])
+def test_tools_reach_the_template_and_stay_text(template):
+    tokenizer = replace(TOKENIZER, chat_template=template)
+    ids = chat_ids(tokenizer, HELLO, tools=[WEATHER])
+    assert tokenizer.decode(ids) == (
+        f"<|im_start|>system\n{json.dumps(WEATHER)}\n<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert sum(id in tokenizer.specials.values() for id in ids) == 5
+    assert chat_ids(tokenizer, HELLO) == chat_ids(TOKENIZER, HELLO)
+
+
+def test_prompts_take_the_options_of_a_template():
+    clock = "{{ strftime_now('%d %b %Y') }} {{ mood }} {% for tool in tools or [] %}{{ tool.name }} {% endfor %}"
+    tokenizer = replace(TOKENIZER, chat_template=clock + "{{ messages[-1].content }}")
+    options = {"now": datetime(2024, 7, 26), "mood": "calm", "tools": [{"name": "weather"}]}
+    for prompt in ("hello", HELLO):
+        ids = prompt_ids(prompt, tokenizer, **options)
+        assert tokenizer.decode(ids) == "26 Jul 2024 calm weather hello"
+    for prompt, raw in (("hello", True), ([1, 2], False)):
+        with pytest.raises(UsageError, match="mood, now, tools need"):
+            prompt_ids(prompt, tokenizer, raw=raw, **options)
+
+
+def test_a_template_begins_the_text():
+    tokenizer = replace(from_gguf("llama"), chat_template="{{ bos_token }}[INST] {{ messages[0].content }} [/INST]")
+    ids = chat_ids(tokenizer, HELLO)
+    assert ids == [1, *tokenizer.encode("[INST] hello [/INST]")]
+    assert tokenizer.decode(ids) == "<s> [INST] hello [/INST]"
