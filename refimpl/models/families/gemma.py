@@ -50,9 +50,10 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     check_keys(config, MODEL_TYPES[config["model_type"]])
     caps = [_cap(config, key, cap) for key, cap in (("attn_logit_softcapping", 50), ("final_logit_softcapping", 30))]
     scale = float(number(config, "query_pre_attn_scalar", 256, least=1e-6, most=1e9)) ** -0.5
+    own: dict[str, Any] = {"qk_norm": "head", "rope": None} if third else {}
     mixer = attention_spec(
         config, head_dim=256, biases="qkvo" if flag(config, "attention_bias") else "", scale=scale, softcap=caps[0],
-        **({"qk_norm": "head", "rope": None} if third else {}),
+        **own,
     )  # fmt: skip
     every = integer(config, _PATTERN, 6) if third else 2
     mixers = windows(config, mixer, lambda number: (number + 1) % every != 0, 4096)

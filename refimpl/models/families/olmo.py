@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import host
+from refimpl.models import reading
 from refimpl.models.architecture import WINDOWS, Architecture, marked_layers
 from refimpl.models.config import check_keys, flag, layer_count
 from refimpl.models.families.llama import TENSORS
-from refimpl.models.reading import FULL, KEYS, SLIDES, attention_spec, layers_of, mlp_spec, model_spec, ropes_by_kind, windows
 from refimpl.models.spec import ModelSpec
 from refimpl.models.tensor import Tensor
 from refimpl.models.weights import name_weights
 
 __all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
-_KEYS = KEYS | {"attention_bias"}
+_KEYS = reading.KEYS | {"attention_bias"}
 MODEL_TYPES = {"olmo2": _KEYS, "olmo3": _KEYS | {"sliding_window", "layer_types"}}
 GGUF = {
     "olmo2": Architecture(
@@ -36,19 +36,19 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     check_keys(config, MODEL_TYPES[kind])
     biases = "qkvo" if flag(config, "attention_bias") else ""
     if kind == "olmo2":
-        mixers = [attention_spec(config, biases=biases, qk_norm="row")] * layer_count(config)
+        mixers = [reading.attention_spec(config, biases=biases, qk_norm="row")] * layer_count(config)
     else:
-        mixer = attention_spec(config, biases=biases, qk_norm="row", rope=None)
-        mixers = windows(config, mixer, lambda number: (number + 1) % 4 != 0, 4096)
-        mixers = ropes_by_kind(config, mixers, 5e5, 5e5)
-    return model_spec(config, "olmo", layers_of(mixers, mlp_spec(config), "after"), eps=1e-5)
+        mixer = reading.attention_spec(config, biases=biases, qk_norm="row", rope=None)
+        mixers = reading.windows(config, mixer, lambda number: (number + 1) % 4 != 0, 4096)
+        mixers = reading.ropes_by_kind(config, mixers, 5e5, 5e5)
+    return reading.model_spec(config, "olmo", reading.layers_of(mixers, reading.mlp_spec(config), "after"), eps=1e-5)
 
 
 def _third(config: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
     """State what a GGUF file of OLMo 3 says: its layers that slide turn by the same theta unless it names another."""
     theta = config.get("rope_theta", 5e5)
-    ropes = {FULL: {"rope_theta": theta} | (config["rope_scaling"] or {})}
-    ropes[SLIDES] = {"rope_theta": meta.get("rope.freq_base_swa", theta)}
+    ropes = {reading.FULL: {"rope_theta": theta} | (config["rope_scaling"] or {})}
+    ropes[reading.SLIDES] = {"rope_theta": meta.get("rope.freq_base_swa", theta)}
     return {"model_type": "olmo3", "rope_parameters": ropes, "rope_scaling": None} | marked_layers(meta)
 
 
