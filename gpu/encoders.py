@@ -9,12 +9,12 @@ import numpy as np
 
 from gpu import device
 from gpu.namespace import namespace
-from refimpl.contract import UsageError, host
+from refimpl.contract import Array, UsageError, host
 from refimpl.encoder_model import EncoderModel, Place
 from refimpl.model import Source
 from refimpl.seq2seq_model import Seq2SeqModel, other_model
 
-__all__ = ["load_encoder"]
+__all__ = ["load_encoder", "rounded_weights"]
 
 _DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
@@ -33,13 +33,19 @@ def load_encoder(
         raise UsageError(f"{given[0]} is for decoders alone, and {source.path} is none: {source.spec.family}")
     if dtype not in (None, *_DTYPES):
         raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")
+    weights = rounded_weights(source, dtype)
+    place = Place(namespace(name), nullcontext if name == "cpu" else lambda: device.use(name), device.to_host, name)
+    return other_model(source.spec, _placed(weights, name), source.tokenizer, source.path, place)
+
+
+@host
+def rounded_weights(source: Source, dtype: str | None) -> dict[str, Array]:
+    """Read weights as float32, their matrices rounded to a dtype first."""
     narrow = _DTYPES[dtype or "float32"]
-    weights = {
+    return {
         key: tensor.read(narrow if len(tensor.shape) == 2 else np.float32).astype(np.float32, copy=False)
         for key, tensor in source.weights.items()
     }
-    place = Place(namespace(name), nullcontext if name == "cpu" else lambda: device.use(name), device.to_host, name)
-    return other_model(source.spec, _placed(weights, name), source.tokenizer, source.path, place)
 
 
 def _placed(weights: Mapping[str, Any], name: str) -> dict[str, Any]:

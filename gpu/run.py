@@ -41,13 +41,18 @@ def _versions() -> str:
 
 def _load(options: argparse.Namespace, hand: Brake) -> Any:
     from gpu.cli.answering import check_sampling, load_model
+    from gpu.cli.encoders import check_kind
 
     with hand.held():
         importlib.import_module("gpu.model")  # a second
     model = load_model(options)
+    kind = check_kind(options, model)
+    if kind != "encoder":
+        check_sampling(options, model)
+    if kind != "decoder":
+        return model
     draft = None if model.draft in (None, "ngram") else model.draft.source.path
     spare(options.out, {"the model": model.source.path, "the draft model": draft})
-    check_sampling(options, model)
     return model
 
 
@@ -96,6 +101,7 @@ def _explain(options: argparse.Namespace, output: Output, hand: Brake) -> int:
 def _answer(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     """Answer the prompts of the flags; whatever happens, what was made is written."""
     from gpu.cli.answering import ask, generate_settings, prepare, say, spell_logprobs
+    from gpu.cli.encoders import seq2seq_statistics
 
     prompts = read_prompts(options)
     answers, start, load_s, code = [Answer() for _ in prompts], time.perf_counter(), 0.0, 0
@@ -117,11 +123,14 @@ def _answer(options: argparse.Namespace, output: Output, hand: Brake) -> int:
     if model is not None and options.stats:
         from gpu.cli.stats import statistics
 
-        say(*statistics(model, answers, load_s))
+        tell = statistics if hasattr(model, "executor") else seq2seq_statistics
+        say(*tell(model, answers, load_s))
     if model is not None and options.verify and code == 0:
         from gpu.verify import verify
+        from gpu.verify_encoder import verify_answer
 
-        same, lines = verify(model, answers[0], options, generate_settings(options, model))
+        judge = verify if hasattr(model, "executor") else verify_answer
+        same, lines = judge(model, answers[0], options, generate_settings(options, model))
         say(*lines)
         code = 0 if same else 1
     return code
@@ -164,6 +173,12 @@ def _run(argv: Sequence[str], hand: Brake) -> int:
             _check_plot(options)
         if options.explain or options.plot:
             return _explain(options, output, hand)
+        if options.embed or options.fill_mask is not None:
+            from gpu.cli.encoders import encode_texts
+
+            start = time.perf_counter()
+            model = _load(options, hand)
+            return encode_texts(model, options, output, time.perf_counter() - start)
         if options.perplexity:
             return _score(options, output, hand)
         if options.chat:

@@ -107,6 +107,11 @@ class EncoderModel:
         return {"last_hidden_state": held[-1], "hidden_states": np.stack(held), **outputs}
 
     @property
+    def device(self) -> str:
+        """The name of the place where it runs."""
+        return self.place.device
+
+    @property
     def max_tokens(self) -> int | None:
         """The most tokens of a text, special ones included; None: as many as there are."""
         limits = [self.spec.max_positions, self.recipe.max_tokens if self.recipe else None]

@@ -34,6 +34,16 @@ class Seq2SeqModel:
         return self.spec.max_positions
 
     @property
+    def longest_source(self) -> int:
+        """The most tokens of a text: as many as there are, where positions are relative."""
+        return self.spec.source_positions or 2**31 - 1
+
+    @property
+    def device(self) -> str:
+        """The name of the place where it runs."""
+        return self.place.device
+
+    @property
     def eos_ids(self) -> tuple[int, ...]:
         """The ids that end an answer: those of the config, or else of the tokenizer."""
         return self.spec.eos_ids or (self.tokenizer.eos_ids if self.tokenizer else ())

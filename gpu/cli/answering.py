@@ -46,7 +46,7 @@ def load_model(options: argparse.Namespace) -> Any:
 @host
 def announce_compilation(model: Any) -> None:
     """Say so if the first step will be slow because its kernels have never run on this machine."""
-    if model.device != "cpu":
+    if model.device != "cpu" or not hasattr(model, "executor"):
         return
     from gpu.executor.cpu import first_step_compiles
 
@@ -96,7 +96,9 @@ def prepare(
     if not answer.prompt_ids:
         raise UsageError(f"{name} is empty")
     length = len(answer.prompt_ids)
-    if length >= model.context:
+    if length > getattr(model, "longest_source", length):
+        raise UsageError(f"{name} has {length} tokens: the encoder of this model reads {model.longest_source} at most")
+    if length >= model.context and not hasattr(model, "longest_source"):
         raise UsageError(f"{name} has {length} tokens: a context of {model.context} leaves no room for an answer")
 
 

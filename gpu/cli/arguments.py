@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
+from gpu.cli.encoders import check_encoding
 from refimpl.command import Parser, check_unicode
 from refimpl.contract import UsageError, host
 from refimpl.flags import FLAGS, HUGE, RANDOM, SAMPLING, parse_bias, path, phrase, whole
@@ -28,6 +29,13 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-i", "--chat", "--interactive", action="store_true", help="talk; /help lists the commands")
     group.add_argument("--system", "--system-prompt", metavar="TEXT", help="the system message")
     group.add_argument("--raw", action="store_true", help="give the model the prompt as it is, without template")
+    group.add_argument(
+        "--embed", nargs="+", metavar="TEXT",
+        help="a line of numbers for each text, its vector as the encoder's folder says; - reads lines of standard input",
+    )
+    group.add_argument(
+        "--fill-mask", metavar="TEXT", help='what may stand at the mask of a text, "Paris is the [MASK] of France."'
+    )
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +125,7 @@ def _check_together(options: argparse.Namespace) -> None:
     sources = {
         "PROMPT": bool(options.words), "--prompt": options.prompt is not None, "--file": options.file is not None,
         "--prompts": options.prompts is not None, "--prompt-tokens": options.prompt_tokens is not None,
-        "--chat": options.chat,
+        "--chat": options.chat, "--embed": options.embed is not None, "--fill-mask": options.fill_mask is not None,
     }
     given = [name for name, present in sources.items() if present]
     if len(given) > 1:
@@ -137,6 +145,8 @@ def _check_together(options: argparse.Namespace) -> None:
         raise UsageError("--chat needs the chat template that --raw leaves out")
     if options.perplexity:
         _check_scoring(options, given)
+    if options.embed or options.fill_mask is not None:
+        check_encoding(options)
     for name, given_too in (("--chat", options.chat), ("--plot", options.plot), ("--explain", options.explain)):
         if given_too and options.output != "text":
             raise UsageError(f"{name} writes text, not {options.output}")

@@ -9,7 +9,10 @@ RANK = {f"refimpl.{name}": rank for rank, (name, _) in enumerate(refimpl.CONTENT
 RANK["refimpl"] = RANK["refimpl.model"]  # the root gives away ``load``, so who imports it stands below
 SPECIFICATION = {module.name: module for module in modules("refimpl")}
 MOST_LINES_OF_THE_HOUR = 2000  # of code, without docstrings
-JUDGES = {"gpu/run.py", "gpu/verify.py", "gpu/verify_picture.py", "gpu/media/namespace.py", "gpu/namespace.py"}
+JUDGES = {
+    "gpu/run.py", "gpu/verify.py", "gpu/verify_encoder.py", "gpu/verify_picture.py", "gpu/media/namespace.py",
+    "gpu/namespace.py",
+}  # fmt: skip
 """They name the specification, hand it out for a CPU, or compare with it."""
 
 
