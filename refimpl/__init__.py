@@ -135,6 +135,7 @@ CONTENTS = (
     ("interrupt", "Ctrl-C while a model answers"),
     ("command", "what the commands share: flags, and how a run ends"),
     ("run", "python -m refimpl.run: plain generation"),
+    ("models.__main__", "python -m refimpl.models: the table of families"),
     ("__main__", "python -m refimpl: this table"),
 )
 

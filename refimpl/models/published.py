@@ -26,9 +26,9 @@ _DEVIATION = 0.02  # of a matrix's numbers, as transformers begins its training
 
 @host
 @cache
-def published() -> dict[str, dict[str, Any]]:
-    """Return the configs by the names of their models."""
-    configs: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+def published(kind: str = "decoders") -> dict[str, dict[str, Any]]:
+    """Return the configs of ``decoders``, or of ``encoders`` with and without a decoder, by the names of the models."""
+    configs: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))[kind]
     return configs
 
 

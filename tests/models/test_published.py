@@ -8,6 +8,7 @@ import pytest
 from refimpl.bottleneck.serving import kv_bytes_per_token, parameters
 from refimpl.contract import UsageError
 from refimpl.model import Model, open_model
+from refimpl.models.encoder_spec import EncoderSpec, encoder_decoder_shapes, encoder_shapes
 from refimpl.models.families import read_spec
 from refimpl.models.published import published, published_config, random_weights
 from refimpl.models.spec import MoeSpec, weight_shapes
@@ -58,6 +59,25 @@ ACTIVE = {  # in 10^9, with the unit of the last digit that was published; cards
     "glm-4.5-air": (12, 1, 2),  # neither
     "llama-4-scout": (17, 1, 0),
 }
+
+
+ENCODERS = {  # in 10^6, of the weights whose names do not begin so: heads of training, or those that a family has not
+    "bart-base": (139, (), "BART, 2019: base; model card, 139M"),
+    "bert-base": (110, ("mask", "next", "classify"), "BERT, 2018: 110M"),
+    "clip-vit-large": (123.65, ("mask", "next", "classify", "pool"), "openai/CLIP: 428M less 304M of the eye"),
+    "distilbert-base": (66.4, ("mask", "next", "classify", "pool"), "DistilBERT, 2019: 66M"),
+    "roberta-base": (125, ("mask", "next", "classify"), "RoBERTa, 2019: 125M"),
+    "t5-small": (60.5, (), "T5, 2020: 60M; model card, 60.5M"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", published("encoders"))
+def test_encoders_have_the_parameters_that_were_published(name: str) -> None:
+    spec = read_spec(published("encoders")[name])
+    shapes = encoder_shapes(spec) if isinstance(spec, EncoderSpec) else encoder_decoder_shapes(spec)
+    said, without, _ = ENCODERS[name]
+    total = sum(math.prod(shape) for weight, shape in shapes.items() if not weight.startswith(without or "-"))
+    assert total / 1e6 == pytest.approx(said, rel=0.01)
 
 
 def test_every_published_model_has_its_number() -> None:
