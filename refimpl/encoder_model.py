@@ -130,7 +130,7 @@ class EncoderModel:
         room = len(ids) if self.max_tokens is None else max(self.max_tokens - around, 0)
         return [*self.tokenizer.prefix, *ids[:room], *self.tokenizer.suffix], max(len(ids) - room, 0)
 
-    def embed(self, texts: Sequence[str] | Sequence[Sequence[int]]) -> Float[Array, "R D"]:
+    def embed(self, texts: Sequence[str] | Sequence[Sequence[int]]) -> Float[Array, "R width"]:
         """Return a vector for each text: as the folder says, or CLIP's own, or the mean over the tokens."""
         if isinstance(texts, str):
             raise UsageError(f"texts are a list, got {texts!r}")
@@ -139,7 +139,7 @@ class EncoderModel:
             return np.zeros((0, self.spec.hidden_size), np.float32)
         return np.stack([self._vector(row) for row in ids])
 
-    def _vector(self, ids: list[int]) -> Float[Array, " D"]:
+    def _vector(self, ids: list[int]) -> Float[Array, " width"]:
         outputs = self.forward([ids])
         own = outputs.get("text_embeds", outputs.get("pooler_output"))
         if self.recipe is None and self.spec.pool_activation is None and own is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpu.cli.encoders import check_encoding
 from refimpl.command import Parser, check_unicode
 from refimpl.contract import UsageError, host
-from refimpl.flags import FLAGS, HUGE, RANDOM, SAMPLING, parse_bias, path, phrase, whole
+from refimpl.flags import FLAGS, HUGE, RANDOM, SAMPLING, add_template_flags, parse_bias, path, phrase, template_options, whole
 
 __all__ = ["parse_arguments"]
 
@@ -29,9 +29,10 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-i", "--chat", "--interactive", action="store_true", help="talk; /help lists the commands")
     group.add_argument("--system", "--system-prompt", metavar="TEXT", help="the system message")
     group.add_argument("--raw", action="store_true", help="give the model the prompt as it is, without template")
+    add_template_flags(group)
     group.add_argument(
         "--embed", nargs="+", metavar="TEXT",
-        help="a line of numbers for each text, its vector as the encoder's folder says; - reads lines of standard input",
+        help="a line of numbers for each text, its vector as the encoder's folder says; -: lines of standard input",
     )
     group.add_argument(
         "--fill-mask", metavar="TEXT", help='what may stand at the mask of a text, "Paris is the [MASK] of France."'
@@ -116,6 +117,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     for name, text in (("--system", options.system or ""), *(("--stop", stop) for stop in options.stop)):
         check_unicode(text, name)
     options.logit_bias = {token: bias for biases in options.logit_bias for token, bias in biases.items()}
+    options.template = template_options(options)
     _check_together(options)
     return options
 
@@ -139,6 +141,8 @@ def _check_together(options: argparse.Namespace) -> None:
         raise UsageError(f"{single} speaks of one model: leave out --draft-model")
     if options.verify and (options.explain or options.plot):
         raise UsageError("--verify compares an answer: --explain and --plot give none")
+    if options.raw and options.template:
+        raise UsageError("--tools, --now and --chat-template-kwargs need the chat template that --raw leaves out")
     if options.raw and options.system is not None:
         raise UsageError("--system needs the chat template that --raw leaves out")
     if options.raw and options.chat:
@@ -156,7 +160,7 @@ def _check_scoring(options: argparse.Namespace, prompts: list[str]) -> None:
     """Refuse what a text that is scored has no use for."""
     others = {
         "--explain": options.explain, "--plot": options.plot, "--verify": options.verify, "--system": options.system,
-        "--draft-model": options.draft_model, "--logprobs": options.logprobs is not None,
+        "--draft-model": options.draft_model, "--tools": options.tools, "--logprobs": options.logprobs is not None,
     }  # fmt: skip
     wrong = [*prompts, *(name for name, given in others.items() if given)]
     if wrong:

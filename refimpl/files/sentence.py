@@ -69,7 +69,7 @@ def _read_pools(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 @host
-def pool(states: Float[Array, "T D"], recipe: Recipe) -> Float[Array, " D"]:
+def pool(states: Float[Array, "T D"], recipe: Recipe) -> Float[Array, " width"]:
     """Make one vector of the states of a text's tokens, special ones included and padding not.
 
     Math: of the rows x[t]: the first, the largest of each column, sum_t x[t] / T, sum_t x[t] / sqrt(T),
