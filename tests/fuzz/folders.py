@@ -6,6 +6,7 @@ import math
 import random
 import re
 import struct
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from safetensors.numpy import load_file, save
 
 from refimpl.contract import CheckpointError
 from refimpl.models.families import read_spec, read_weights
+from refimpl.models.gguf_names import gguf_spec, gguf_weights
 from refimpl.models.tensor import Tensor
+from tests.models.gguf_files import ARCHITECTURES, metadata_of, tensors_of
 from tests.models.tiny import MORE
 
 FAMILIES = Path(__file__).parents[2] / "golden" / "families"
@@ -26,6 +29,10 @@ ODD: tuple[Any, ...] = (
     math.nan, math.inf, -math.inf, "", "x", "gelu", "silu", "relu", "full_attention", "yarn", "fp8", [], [1], [None],
     [[]], {}, {"type": "linear"}, {"rope_type": "yarn", "factor": 1e30}, [0, 2**31], "\ud800", "\0",
 )  # fmt: skip
+MODEL_TYPES = {name: json.loads((FAMILIES / name / "config.json").read_text())["model_type"] for name in NAMES[:-1]}
+GGUF_NAMES = tuple(  # converters know no dense layers of Qwen3-MoE
+    name for name, kind in MODEL_TYPES.items() if kind in ARCHITECTURES and not name.endswith("sparse_step")
+)
 KINDS = ("config", "config", "asked", "asked", "tensors", "header", "index", "scales", "text")
 
 
@@ -35,16 +42,26 @@ def good(name: str) -> tuple[dict, dict[str, np.ndarray]]:
     if name != "llama4":
         folder = FAMILIES / name
         return json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
-    return MORE[name], asked(MORE[name], {})
+    return MORE[name], asked(lambda held: read_weights(held, read_spec(MORE[name])), {})
 
 
-def asked(config: dict, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Give the family of a config the tensors that it asks for, as far as they are small: given ones, or ones."""
+@cache
+def good_gguf(name: str) -> tuple[dict, dict[str, np.ndarray]]:
+    """Return metadata and tensors of a folder as a GGUF file has them."""
+    config = good(name)[0]
+    return metadata_of(config), tensors_of(FAMILIES / name, config)
+
+
+def held(tensors: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return {key: Tensor(x.dtype.name, x.shape, x) for key, x in tensors.items()}
+
+
+def asked(read: Callable[[dict[str, Tensor]], object], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors that a family asks for, as far as they are small: given ones, or new ones."""
     tensors = dict(tensors)
     for _ in range(1000):
-        held = {key: Tensor(x.dtype.name, x.shape, x) for key, x in tensors.items()}
         try:
-            read_weights(held, read_spec(config))
+            read(held(tensors))
             break
         except CheckpointError as error:
             missing = re.match(r"tensor (\S+?):? (?:is missing; )?expected (\[[\d, ]*\])", str(error))
@@ -182,7 +199,7 @@ def write_damaged(folder: Path, name: str, seed: int) -> Path:
         config = damaged_config(draw, config, known)
     elif kind == "asked":
         config = damaged_config(draw, config, known)
-        tensors = asked(config, tensors)
+        tensors = asked(lambda held: read_weights(held, read_spec(config)), tensors)
     elif kind == "tensors":
         tensors = damaged_tensors(draw, tensors)
     elif kind == "scales":
@@ -204,3 +221,34 @@ def write_damaged(folder: Path, name: str, seed: int) -> Path:
     index = {"metadata": {"total_size": 1}, "weight_map": files}
     (folder / "model.safetensors.index.json").write_text(json.dumps(damaged_value(draw, index)))
     return folder
+
+
+def damaged_gguf(name: str, seed: int) -> tuple[dict, dict[str, np.ndarray]]:
+    """Return metadata and tensors of a GGUF file whose makers erred."""
+    draw = random.Random(f"gguf {name} {seed}")
+    metadata, tensors = good_gguf(name)
+    metadata = dict(metadata)
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        key, other = draw.choice(sorted(metadata)), draw.choice(sorted(metadata))
+        match draw.choice(("change", "change", "change", "drop", "swap", "add", "architecture")):
+            case "change":
+                metadata[key] = damaged_value(draw, metadata[key])
+            case "drop":
+                del metadata[key]
+            case "swap":
+                metadata[key], metadata[other] = metadata[other], metadata[key]
+            case "add":
+                place = draw.choice(GGUF_NAMES)
+                arch, own = ARCHITECTURES[MODEL_TYPES[name]], ARCHITECTURES[MODEL_TYPES[place]]
+                added = {key.replace(f"{own}.", f"{arch}."): value for key, value in good_gguf(place)[0].items()}
+                key = draw.choice(sorted(added))
+                metadata[key] = damaged_value(draw, added[key]) if draw.random() < 0.5 else added[key]
+            case "architecture":
+                metadata["general.architecture"] = draw.choice((*ARCHITECTURES.values(), "mamba", "", 7, None))
+        if not metadata:
+            break
+    if draw.random() < 0.2:
+        return metadata, damaged_tensors(draw, tensors)
+    if draw.random() < 0.5:
+        tensors = asked(lambda held: gguf_weights(metadata, held, gguf_spec(metadata, held)), tensors)
+    return metadata, tensors
