@@ -40,8 +40,10 @@ _ALSO_READ = (
 )  # fmt: skip
 _HARMLESS = ("rope.scaling.finetuned", "tensor_data_layout")
 _PATTERN = "attention.sliding_window_pattern"  # the one value that may differ between layers
-_TOLD = {"attention_bias": "attn_q.bias", "qkv_bias": "attn_q.bias", "mlp_bias": "ffn_up.bias"}
-_TOLD |= {"use_qk_norm": "attn_q_norm.weight"}
+_TOLD = {
+    "attention_bias": ("attn_q.bias", "attn_qkv.bias"), "qkv_bias": ("attn_q.bias", "attn_qkv.bias"),
+    "mlp_bias": ("ffn_up.bias",), "use_qk_norm": ("attn_q_norm.weight",),
+}  # fmt: skip
 """Config keys that the presence of a tensor tells."""
 
 _NETWORK = ("gate", "up", "down")
@@ -75,6 +77,7 @@ _FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long
 
 
 @cache
+@host
 def architectures() -> dict[str, Architecture]:
     """Gather the architectures of all families."""
     told = [getattr(family, "GGUF", {}) for family in families().values()]
@@ -104,8 +107,11 @@ def gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     bos, *ends = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot"))
     config |= {"bos_token_id": bos, "eos_token_id": [token for token in ends if token is not None]}
     config |= own.configure(config, meta)
-    told = family_of(config).MODEL_TYPES[config["model_type"]] & _TOLD.keys()
-    return config | {key: _TOLD[key] in _held(tensors) for key in told}
+    known = family_of(config).MODEL_TYPES[config["model_type"]]
+    told = known & _TOLD.keys()
+    if "head_dim" not in known and "attention.key_length" not in meta:
+        config.pop("head_dim", None)  # it is the width over the number of heads
+    return config | {key: not _held(tensors).isdisjoint(_TOLD[key]) for key in told}
 
 
 @host

@@ -20,7 +20,8 @@ KEYS = {
     "embedding_length": ("hidden_size", "n_embd"), "feed_forward_length": ("intermediate_size", "n_inner"),
     "attention.head_count": ("num_attention_heads", "n_head"), "attention.head_count_kv": ("num_key_value_heads",),
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",), "attention.sliding_window": ("sliding_window",),
-    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps"), "rope.freq_base": ("rope_theta",),
+    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps"),
+    "rope.freq_base": ("rope_theta", "rotary_emb_base"),
     "attention.key_length": ("head_dim",), "attention.value_length": ("head_dim",),
     "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
     "expert_used_count": ("num_experts_per_tok",), "expert_feed_forward_length": ("moe_intermediate_size",),
@@ -154,7 +155,7 @@ def write(folder: Path, path: Path, more: dict[str, Any] | None = None) -> Path:
     writer = gguf.GGUFWriter(path, metadata.pop("general.architecture"))
     for key, value in metadata.items():
         kind = "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "array"
-        kind = {int: "uint32", float: "float32"}.get(type(value), kind)
+        kind = "float32" if key.endswith("freq_base") else {int: "uint32", float: "float32"}.get(type(value), kind)
         getattr(writer, f"add_{kind}")(key, value)
     for name, tensor in tensors_of(folder, config).items():
         writer.add_tensor(name, tensor)
