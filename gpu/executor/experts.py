@@ -13,7 +13,7 @@ from gpu.executor.rows import add_row, copy_row, normalise, round_row, scale_row
 from gpu.executor.team import tasks
 from gpu.executor.vector import LANES, float_at, fma, load_part, splat, splat_at, store_part
 
-__all__ = ["choose", "gather", "mix"]
+__all__ = ["choose", "gather", "mix", "sort_choices"]
 
 @jit
 def _sort(program, team, record):
@@ -39,13 +39,19 @@ def _sort(program, team, record):
 
 
 @jit
+def sort_choices(program, team, record):
+    """Sort the choices by expert."""
+    for _ in tasks(team, 1):
+        _sort(program, team, record)
+
+
+@jit
 def choose(program, team, record):
-    """Choose every token's experts by its row of ``logit``, and sort the choices."""
+    """Choose every token's experts by its row of ``logit``, and sort them."""
     for t in tasks(team, program.tokens):
         ids, shares = program.ids + 8 * t * record.active, program.shares + 4 * t * record.active
         route_row(record, program.logit + t * program.logit_stride, ids, shares, team.scratch)
-    for _ in tasks(team, 1):
-        _sort(program, team, record)
+    sort_choices(program, team, record)
 
 
 @jit

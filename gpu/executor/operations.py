@@ -15,9 +15,11 @@ from gpu.executor.jit import jit
 from gpu.executor.linear import SCRATCH_BYTES, embedding_row, linear_rows
 from gpu.executor.linear_int8 import has_int8, linear_rows_int8, quantize_rows_int8
 from gpu.executor.memory import aligned
+from gpu.executor.network_operations import gate, mix_experts, route, takes_gate
 from gpu.executor.pack import FORMATS, Packed, pack
 from gpu.executor.page import BLOCK, PAGE
 from gpu.executor.rotary import rotate_halves, rotate_neighbours
+from gpu.executor.router import ROUTERS
 from gpu.executor.vector import LANES, load_part, store_part
 from refimpl.blocks import FORMATS as BLOCK_FORMATS
 from refimpl.contract import Array
@@ -171,7 +173,9 @@ def _pages(k: Array, v: Array, size: int) -> tuple[Array, Array]:
     return memory, places
 
 
-def _attend_head(q: Array, k: Array, v: Array, start: int, window: int, scale: float) -> Array:
+def _attend_head(
+    q: Array, k: Array, v: Array, start: int, window: int, scale: float, softcap: float, sinks: Array | None
+) -> Array:
     """Attend the queries [T, G, H] that share one key/value head."""
     (tokens, group, width), size = q.shape, -(-q.shape[-1] // 32) * 32
     floats, out, rows = partial_floats.py_func(size), np.empty(q.shape, np.float32), np.ascontiguousarray(q)
@@ -181,35 +185,40 @@ def _attend_head(q: Array, k: Array, v: Array, start: int, window: int, scale: f
         position = np.array([start + t])
         for split in range(first_split.py_func(start + t, window), (start + t) // SPLIT + 1):
             attend_split(
-                rows[t].ctypes.data, position, group, width, size, window, scale, table.ctypes.data, 0, split,
-                scores.ctypes.data, part.ctypes.data,
+                rows[t].ctypes.data, position, group, width, size, window, scale, softcap, table.ctypes.data,
+                0, split, scores.ctypes.data, part.ctypes.data,
             )  # fmt: skip
             for at in range(0, 4 * floats * group, 4 * floats):
                 fold(total.ctypes.data + at, part.ctypes.data + at, split, start + t, window, size)
         for g in range(group):
-            finish(total.ctypes.data + 4 * floats * g, size, width, out[t, g].ctypes.data)
+            sink = 0 if sinks is None else sinks[g:].ctypes.data
+            finish(total.ctypes.data + 4 * floats * g, size, width, sink, out[t, g].ctypes.data)
     return out if memory.size else np.zeros_like(out)
 
 
 def _attention(
-    q: Array, k: Array, v: Array, *, window: int | None = None, scale: float | None = None, **_: Any
-) -> Array:
+    q: Array, k: Array, v: Array, *, window: int | None = None, chunk: int | None = None, scale: float | None = None,
+    softcap: float | None = None, sinks: Array | None = None, **_: Any,
+) -> Array:  # fmt: skip
     (T, N, H), (S, K, _) = q.shape, k.shape
     group, out = N // K, np.empty(q.shape, np.float32)
-    reach, factor = window or _EVERYTHING, H**-0.5 if scale is None else scale
+    reach, factor = -chunk if chunk else window or _EVERYTHING, H**-0.5 if scale is None else scale
+    bounds, shared = softcap or 0.0, None if sinks is None else _floats(sinks)
     queries, keys, values = _floats(q), _floats(k), _floats(v)
     for head in range(K):
         mine = slice(head * group, (head + 1) * group)
-        out[:, mine] = _attend_head(queries[:, mine], keys[:, head], values[:, head], S - T, reach, factor)
+        shares = None if shared is None else shared[mine]
+        places = queries[:, mine], keys[:, head], values[:, head], S - T, reach, factor
+        out[:, mine] = _attend_head(*places, bounds, shares)
     return out.astype(q.dtype)
 
 
 def _is_of_a_decoder(
-    q: Array, k: Array, v: Array, *, causal: bool = True, mask: Any = None, softcap: float | None = None,
-    return_lse: bool = False, sinks: Any = None, prefix: int = 0, chunk: int | None = None, **_: Any,
+    q: Array, k: Array, v: Array, *, causal: bool = True, mask: Any = None, return_lse: bool = False, prefix: int = 0,
+    window: int | None = None, chunk: int | None = None, **_: Any,
 ) -> bool:  # fmt: skip
     """Attention as the executor needs it: causal, every query with its own key in the cache, v as wide as q."""
-    is_plain = mask is None and not softcap and not return_lse and sinks is None and not prefix and not chunk
+    is_plain = mask is None and not return_lse and not prefix and not (window and chunk)
     return causal and is_plain and len(q) <= len(k) and q.shape[-1] == v.shape[-1]
 
 
@@ -222,6 +231,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "attention": Operation(_attention, _is_of_a_decoder),
     "dequantize": Operation(_dequantize),
     "quantize_int8": Operation(lambda x: _quantize(x)[:2]),
+    "swiglu": Operation(gate("silu"), takes_gate),
+    "geglu": Operation(gate("gelu_tanh"), takes_gate),
+    "swiglu_clamped": Operation(gate("swiglu_clamped"), takes_gate),
+    "moe": Operation(mix_experts),
+    "grouped_moe": Operation(mix_experts),
+    **{name: Operation(route(name)) for name in ROUTERS},
     "linear_int8": Operation(_linear_int8, lambda x, blocks, format: has_int8(list(FORMATS).index(format))),
     **{name: Operation(_activation(name)) for name in ACTIVATIONS},
 }

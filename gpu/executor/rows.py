@@ -6,7 +6,7 @@ from gpu.executor.linear_int8 import quantize_rows_int8
 from gpu.executor.team import tasks
 from gpu.executor.vector import LANES, load_part, splat, store_part
 
-__all__ = ["add_row", "copy_row", "normalise", "round_row", "round_rows", "scale_row"]
+__all__ = ["add_normed", "add_row", "copy_row", "normalise", "round_row", "round_rows", "scale_row"]
 
 
 @jit
@@ -58,3 +58,12 @@ def normalise(program, gain, bias, x, out, width):
         layer_norm_row(x, gain, bias, out, width, program.eps)
     else:
         rms_norm_row(x, gain, out, width, program.eps)
+
+
+@jit
+def add_normed(program, team, gain, bias):
+    """Add the norm of every row of ``normed`` to the residual stream."""
+    for t in tasks(team, program.tokens):
+        row = program.normed + t * program.normed_stride
+        normalise(program, gain, bias, row, row, program.hidden)
+        add_row(program.x + t * program.x_stride, row, program.hidden, program.residual_scale)

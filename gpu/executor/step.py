@@ -5,21 +5,17 @@ tile of 32 output rows of a matrix over all tokens, or a tile of queries with on
 by one task in one order, whatever the other tokens, the chunk, the pages and the threads: a request's bits are its own.
 """
 
-import numpy as np
-
 from gpu.executor.attend import append, attend
-from gpu.executor.experts import choose, gather, mix
+from gpu.executor.experts import choose
 from gpu.executor.jit import jit, spliced
 from gpu.executor.linear import embedding_row
+from gpu.executor.network import add_projected, close_network, multiply_by, open_network
 from gpu.executor.program import (
     ROUTER,
     SHARE,
     SLOTS,
-    W_DOWN,
-    W_GATE,
     W_O,
     W_Q,
-    W_UP,
     W_V,
     layer_at,
     matrix_at,
@@ -27,8 +23,8 @@ from gpu.executor.program import (
     team_at,
     words_at,
 )  # fmt: skip
-from gpu.executor.projection import ACTIVATE, ADD, FINISH, KEEP, project
-from gpu.executor.rows import add_row, copy_row, normalise, round_row, round_rows, scale_row
+from gpu.executor.projection import FINISH, KEEP
+from gpu.executor.rows import add_row, copy_row, normalise, round_row, scale_row
 from gpu.executor.team import tasks
 
 __all__ = ["PHASES_PER_LAYER", "run_step"]
@@ -88,57 +84,14 @@ def _narrow(program, team):
         program.merges, program.merge_count = program.last_merges, program.last_merge_count
 
 
-@jit
-def _add_normed(program, team, gain, bias):
-    """Add the norm of every row of ``normed`` to the residual stream."""
-    for t in tasks(team, program.tokens):
-        row = program.normed + t * program.normed_stride
-        normalise(program, gain, bias, row, row, program.hidden)
-        add_row(program.x + t * program.x_stride, row, program.hidden, program.residual_scale)
-
-
 @spliced
-def _project(program, team, record, first, last, after, grouped):
-    """Call ``project`` with numbers that are not literals, for each of which it would be compiled anew."""
-    project(program, team, record, np.int64(first), np.int64(last), np.int64(after), np.int64(grouped))
-
-
-@spliced
-def _project_back(program, team, record, index, gain, bias):
-    """Add what a matrix gives to the residual stream, normalised where there is a gain."""
-    matrix = matrix_at(program, index)
-    round_rows(program, team, matrix, program.tokens)
-    _project(program, team, record, index, index, KEEP if gain else ADD, 0)
-    if gain:
-        _add_normed(program, team, gain, bias)
-
-
-@spliced
-def _open_network(program, team, record, first):
-    """Run the layer's network as far as it goes without touching the residual stream, which it reads."""
+def _start_network(program, team, record, first):
+    """Normalise what the network reads, choose the experts of a mixture, and let it read."""
     _norm_rows(program, team, record.mlp_gain, record.mlp_bias)
-    if record.width:
-        _project(program, team, record, first + W_GATE, first + W_UP, ACTIVATE, 0)
     if record.experts:
-        _project(program, team, record, first + ROUTER, first + SHARE, KEEP, 0)
+        multiply_by(program, team, record, first + ROUTER, first + SHARE, KEEP, 0)
         choose(program, team, record)
-        gather(program, team, record)
-        experts = record.expert_matrices
-        _project(program, team, record, experts, experts + 1, ACTIVATE, 1)
-        round_rows(program, team, matrix_at(program, experts + 2), program.tokens * record.active)
-        _project(program, team, record, experts + 2, experts + 2, KEEP, 1)
-
-
-@spliced
-def _close_network(program, team, record, first):
-    """Add what the network gives to the residual stream."""
-    if record.experts == 0:
-        _project_back(program, team, record, first + W_DOWN, record.mlp_post_gain, record.mlp_post_bias)
-        return
-    if record.width:
-        round_rows(program, team, matrix_at(program, first + W_DOWN), program.tokens)
-        _project(program, team, record, first + W_DOWN, first + W_DOWN, KEEP, 0)
-    mix(program, team, record)
+    open_network(program, team, record, first)
 
 
 @spliced
@@ -147,17 +100,17 @@ def _run_layer(program, team, layer):
     record, first = layer_at(program, layer), SLOTS * layer
     narrow = layer == program.layers - 1 and program.rows < program.tokens  # asked here, before any thread changes it
     _norm_rows(program, team, record.attention_gain, record.attention_bias)
-    _project(program, team, record, first + W_Q, first + W_V, KEEP, 0)
+    multiply_by(program, team, record, first + W_Q, first + W_V, KEEP, 0)
     append(program, team, layer)
     if narrow:
         _narrow(program, team)
     attend(program, team, layer)
     if record.parallel:
-        _open_network(program, team, record, first)
-    _project_back(program, team, record, first + W_O, record.attention_post_gain, record.attention_post_bias)
+        _start_network(program, team, record, first)
+    add_projected(program, team, record, first + W_O, record.attention_post_gain, record.attention_post_bias)
     if record.parallel == 0:
-        _open_network(program, team, record, first)
-    _close_network(program, team, record, first)
+        _start_network(program, team, record, first)
+    close_network(program, team, record, first)
 
 
 @jit
@@ -186,4 +139,4 @@ def run_step(worker, workers, address):
     _finish(program, team)
     if program.logits:
         head = SLOTS * program.layers + 1
-        _project(program, team, layer_at(program, program.layers - 1), head, head, FINISH, 0)
+        multiply_by(program, team, layer_at(program, program.layers - 1), head, head, FINISH, 0)

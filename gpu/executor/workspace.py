@@ -90,11 +90,11 @@ _EXPERT_WAYS = (("chosen", "chosen_gate"), ("chosen", "chosen_up"), ("chosen_gat
 
 
 class Workspace:
-    """The program, whose fields are set by name, and the memory that it points to."""
+    """The program, whose fields are set by name, and in ``memory``, by name, the bytes of the buffers it points to."""
 
     def __init__(self, spec: ModelSpec, weights: Weights, plan: Plan, teams: Array, int8: bool) -> None:
-        self._table = np.zeros(1, PROGRAM)
-        self._alive: list[Array] = [teams]
+        self._table, self._teams = np.zeros(1, PROGRAM), teams
+        self.memory: dict[str, Array] = {}
         self.address = int(self._table.ctypes.data)
         self.positions = Positions(spec)
         for record, mixer in zip(weights.layers, spec.mixers, strict=True):
@@ -153,15 +153,17 @@ class Workspace:
         widths, chosen, choices = _widths(spec), _chosen_widths(spec), _choices(spec)
         for count, names in ((CHUNK, widths), (choices, chosen)):
             for name, width in names.items():
-                self.set(**{name: self._address(count * row_bytes(width)), name + "_stride": row_bytes(width)})
-        self.set(parts=self._address(plan.max_parts * _part_bytes(spec)))
-        self.set(**{name: self._address(8 * choices) for name in ("ids", "shares", "places", "order")})
+                self._take(name, count * row_bytes(width))
+                self.set(**{name + "_stride": row_bytes(width)})
+        self._take("parts", plan.max_parts * _part_bytes(spec))
+        for name in ("ids", "shares", "places", "order"):
+            self._take(name, 8 * choices)
         groups = max((moe.num_experts for moe in _mixtures(spec)), default=0)
-        self.set(group_table=self._address(GROUP.itemsize * groups))
-        if int8:
-            codes = max(CHUNK * max(widths.values()), choices * max(chosen.values()))
-            self.set(codes=self._address(codes), scales=self._address(codes // 8), sums=self._address(codes // 8))
+        self._take("group_table", GROUP.itemsize * groups)
+        codes = max(CHUNK * max(widths.values()), choices * max(chosen.values())) if int8 else 0
+        for name, size in (("codes", codes), ("scales", codes // 8), ("sums", codes // 8)):
+            self._take(name, size)
 
-    def _address(self, size: int) -> int:
-        self._alive.append(aligned(size))
-        return int(self._alive[-1].ctypes.data)
+    def _take(self, name: str, size: int) -> None:
+        self.memory[name] = aligned(size)
+        self.set(**{name: self.memory[name].ctypes.data})

@@ -18,7 +18,7 @@ from refimpl.llm.sampler import sampling_chain
 from refimpl.model import Source
 from tests.executor.tiny_models import LLAMA, SPECS, random_tensors
 
-NAMES = ["llama", "windows", "gpt2", "many queries", "dynamic"]
+NAMES = ["llama", "windows", "gpt2", "many queries", "dynamic", "gemma", "gpt_oss", "glm moe"]
 EXECUTORS = {name: CpuExecutor(SPECS[name], random_tensors(SPECS[name]), threads=2, context=1024) for name in NAMES}
 
 

@@ -102,7 +102,10 @@ def random_tensors(spec: ModelSpec, seed: int = 0, name: str = "float32") -> dic
             form = FORMATS[name]
             blocks = *shape[:-1], shape[-1] // form.elements
             data = random.integers(0, 256, (*blocks, form.bytes), np.uint8)
-            data[..., :2] = (0.02 + 0.01 * random.random((*blocks, 1))).astype(np.float16).view(np.uint8)
+            if name == "mxfp4":
+                data[..., 0] = 127 - random.integers(3, 6, blocks)
+            else:
+                data[..., :2] = (0.02 + 0.01 * random.random((*blocks, 1))).astype(np.float16).view(np.uint8)
             if name == "q4_1":
                 data[..., 2:4] = np.full((*blocks, 1), -0.2, np.float16).view(np.uint8)
             tensors[key] = Tensor(name, shape, data.reshape(*shape[:-1], -1))
@@ -133,9 +136,24 @@ def rounding_reference(spec: ModelSpec, tensors: dict[str, Tensor], ids: np.ndar
     def embedding(ids, table):
         return operations.embedding(ids, table.read())
 
-    own = {"linear": linear, "gated_mlp": gated_mlp, "embedding": embedding}
+    def grouped_moe(x, ids, shares, *stacks, activation, limit, weight_inputs):
+        assert not weight_inputs and stacks[3:] == (None,) * 3
+        y = np.zeros_like(x)
+        for t, a in np.ndindex(ids.shape):
+            expert = (each.part(int(ids[t, a])) for each in stacks[:3])
+            y[t] += shares[t, a] * gated_mlp(x[t : t + 1], *expert, activation=activation)[0]
+        return y
+
+    def add_shared_expert(y, x, gate, up, down, share=None, *, activation):
+        assert share is None
+        return y + gated_mlp(x, gate, up, down, activation=activation)
+
+    own = {
+        "linear": linear, "gated_mlp": gated_mlp, "embedding": embedding, "grouped_moe": grouped_moe,
+        "add_shared_expert": add_shared_expert,
+    }  # fmt: skip
     ops = SimpleNamespace(**vars(operations) | own)
-    weights = {name: tensor if len(tensor.shape) == 2 else tensor.read() for name, tensor in tensors.items()}
+    weights = {name: tensor if len(tensor.shape) > 1 else tensor.read() for name, tensor in tensors.items()}
     states, _ = forward(np.asarray(ids), weights, spec, new_caches(spec, len(ids), np.float32), ops)
     return project_logits(states[-1], weights, spec, ops)
 

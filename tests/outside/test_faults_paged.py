@@ -43,9 +43,9 @@ def test_the_executor_never_reads_unused_slots(number: int, head: int):
     heads, width = q.shape
     row, scale, everything = q.ctypes.data + 4 * width * head, width**-0.5, 1 << 40
     attend_split(
-        row, positions, 1, width, PADDED, everything, scale, table.ctypes.data, 0, 0, scores.ctypes.data,
-        part.ctypes.data,
+        row, positions, 1, width, PADDED, everything, scale, 0.0, table.ctypes.data, 0, 0,
+        scores.ctypes.data, part.ctypes.data,
     )  # fmt: skip
-    finish(part.ctypes.data, PADDED, width, out.ctypes.data)
+    finish(part.ctypes.data, PADDED, width, 0, out.ctypes.data)
     assert heads == 2
     CASE.assert_near(out[:width], CASE.expected["out"][number, head])
