@@ -165,7 +165,7 @@ def _run(argv: Sequence[str], hand: Brake) -> int:
             stream.write(_versions() + "\n")
             return 0
         model, prompt = os.path.expanduser(options.model), options.file or options.prompts or options.perplexity
-        spare(options.out, {"the model": model, "the prompt": prompt, "standard input": 0})
+        spare(options.out, {"the model": model, "the prompt": prompt, "the tools": options.tools, "standard input": 0})
         from gpu.device import pick
 
         pick(options.device)

@@ -4,12 +4,21 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
-from refimpl.contract import host
+from refimpl.contract import UsageError, host
 
-__all__ = ["FLAGS", "HUGE", "RANDOM", "SAMPLING", "parse_bias", "path", "phrase", "real", "whole"]
+__all__ = [
+    "FLAGS", "HUGE", "RANDOM", "SAMPLING", "add_template_flags", "moment", "parse_bias", "path", "phrase", "read_tools",
+    "real", "template_options", "variables", "whole",
+]  # fmt: skip
 
 HUGE = 2**31 - 1
+_OURS = frozenset(("messages", "prompt", "template", "tokenizer", "tools", "now", "system", "raw")) | {
+    "add_generation_prompt", "bos_token", "eos_token",
+}  # fmt: skip
 
 RANDOM = "random:"
 """How a model's name begins that has no files (see models/published.py, which is slow to import)."""
@@ -94,6 +103,72 @@ def parse_bias(text: str) -> dict[int, float]:
                 f"expected a token id from 0 and a bias from -1e6 to 1e6 (or -inf), got {token}={bias:g}"
             )
     return biases
+
+
+@host
+def moment(text: str) -> datetime:
+    """Read a date or a time of the form of ISO 8601.
+
+    >>> moment("2026-01-31")
+    datetime.datetime(2026, 1, 31, 0, 0)
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a date, 2026-01-31 or 2026-01-31T12:00, got {text!r}") from None
+
+
+@host
+def variables(text: str) -> dict[str, Any]:
+    """Read variables of a chat template: a JSON object.
+
+    >>> variables('{"enable_thinking": false}')
+    {'enable_thinking': False}
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'expected a JSON object such as {{"enable_thinking": false}}, got {text!r}')
+    if wrong := value.keys() & _OURS:
+        raise argparse.ArgumentTypeError(f"{min(wrong)} is what this command gives the template itself")
+    return value
+
+
+@host
+def read_tools(path: str) -> list[dict[str, Any]]:
+    """Read the tools that a template offers a model: a file with a JSON list of objects.
+
+    Errors: UsageError where there is no such file, or it holds something else.
+    """
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path} is not JSON") from None
+    if not isinstance(value, list) or not value or not all(isinstance(tool, dict) for tool in value):
+        raise UsageError(f"{path}: tools are a list of JSON objects, at least one")
+    return value
+
+
+@host
+def add_template_flags(group: Any) -> None:
+    """Add the flags that say what a chat template gets beside the messages."""
+    group.add_argument("--tools", type=path, metavar="FILE", help="what the model may call: a JSON list of schemas")
+    group.add_argument("--now", type=moment, metavar="DATE", help="the date that the template tells (default: today's)")
+    group.add_argument(
+        "--chat-template-kwargs", type=variables, default={}, metavar="JSON",
+        help='further variables of the template, such as {"enable_thinking": false}',
+    )
+
+
+@host
+def template_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what those flags name as keywords of ``prompt_ids``."""
+    own = {} if options.tools is None else {"tools": read_tools(options.tools)}
+    return {**options.chat_template_kwargs, **own, **({} if options.now is None else {"now": options.now})}
 
 
 SAMPLING = {

@@ -20,7 +20,7 @@ from typing import Any
 
 from refimpl.command import Parser, check_unicode, guard, run_program
 from refimpl.contract import UsageError, host
-from refimpl.flags import FLAGS, SAMPLING, phrase
+from refimpl.flags import FLAGS, SAMPLING, add_template_flags, phrase, template_options
 from refimpl.interrupt import Brake
 
 __all__ = ["Run", "main"]
@@ -35,6 +35,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-m", "--model", type=phrase, default="smollm2", help=models)
     parser.add_argument("--system", metavar="TEXT", help="the system message")
     parser.add_argument("--raw", action="store_true", help="give the model the prompt as it is, without template")
+    add_template_flags(parser)
     for name, (convert, default, meaning) in SAMPLING.items():
         parser.add_argument(*FLAGS[name], dest=name, type=convert, default=default, metavar="N", help=meaning)
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
@@ -45,6 +46,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.read(argv)
     for name, text in (("--system", options.system or ""), *(("--stop", stop) for stop in options.stop)):
         check_unicode(text, name)
+    options.template = template_options(options)
     return options
 
 
@@ -93,7 +95,7 @@ def _generate(options: argparse.Namespace, run: Run, hand: Brake) -> None:
         raise UsageError(f"{options.model} is an encoder: it answers nothing; python -m gpu.run --embed TEXT runs it")
     asked = time.perf_counter()
     run.timings["load_s"] = asked - start
-    run.prompt_ids = model.prompt_ids(prompt, system=options.system, raw=options.raw)
+    run.prompt_ids = model.prompt_ids(prompt, system=options.system, raw=options.raw, **options.template)
     tokens = model.generate(
         run.prompt_ids, stop=options.stop, ignore_eos=options.ignore_eos,
         **{name: getattr(options, name) for name in SAMPLING} | {"max_tokens": options.max_tokens or 256},

@@ -106,7 +106,10 @@ def _text_ids(prompt: Prompt, options: argparse.Namespace, model: Any) -> list[i
     if model.tokenizer is None:
         raise UsageError(f"{options.model} has no tokenizer, which text needs: give --prompt-tokens N")
     templated = not options.raw and model.tokenizer.chat_template is not None
-    ids: list[int] = model.prompt_ids(shape_prompt(prompt, options.system, templated), raw=options.raw)
+    if options.template and not templated:
+        raise UsageError("--tools, --now and --chat-template-kwargs need a model with a chat template")
+    shaped = shape_prompt(prompt, options.system, templated)
+    ids: list[int] = model.prompt_ids(shaped, raw=options.raw, **options.template)
     return ids
 
 

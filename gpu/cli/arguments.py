@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from gpu.cli.encoders import check_encoding
 from refimpl.command import Parser, check_unicode
 from refimpl.contract import UsageError, host
-from refimpl.flags import FLAGS, HUGE, RANDOM, SAMPLING, add_template_flags, parse_bias, path, phrase, template_options, whole
+from refimpl.flags import (
+    FLAGS,
+    HUGE,
+    RANDOM,
+    SAMPLING,
+    add_template_flags,
+    parse_bias,
+    path,
+    phrase,
+    template_options,
+    whole,
+)
 
 __all__ = ["parse_arguments"]
 
