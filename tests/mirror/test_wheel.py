@@ -44,7 +44,7 @@ def test_only_the_cuda_extras_ask_for_cupy():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     extras = setup["options.extras_require"]
-    assert set(extras) == {"cuda12", "cuda13", "hub", "plot", "test", "docs"}
+    assert set(extras) == {"cuda12", "cuda13", "hub", "tokenizers", "plot", "test", "docs"}
     asking = {word: {name for name, wanted in extras.items() if word in wanted} for word in ("cupy", "numba-cuda")}
     assert asking == {"cupy": {"cuda12", "cuda13"}, "numba-cuda": {"cuda12", "cuda13", "test"}}
     assert "cuda" not in setup["options"]["install_requires"]
