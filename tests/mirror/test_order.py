@@ -1,5 +1,7 @@
 """CONTENTS is the reading order and the import law of refimpl; gpu and golden look at refimpl through a narrow door."""
 
+from graphlib import TopologicalSorter
+
 import pytest
 
 import refimpl
@@ -8,6 +10,8 @@ from tests.mirror.tree import ROOT, Module, imports, module_lines, modules, publ
 RANK = {f"refimpl.{name}": rank for rank, (name, _) in enumerate(refimpl.CONTENTS)}
 RANK["refimpl"] = RANK["refimpl.model"]  # the root gives away ``load``, so who imports it stands below
 SPECIFICATION = {module.name: module for module in modules("refimpl")}
+FAMILIES = {name for name in SPECIFICATION if name.startswith("refimpl.models.families.")}
+RANK |= dict.fromkeys(FAMILIES, RANK["refimpl.models.families"])  # found by their place, under one line of CONTENTS
 MOST_LINES_OF_THE_HOUR = 2000  # of code, without docstrings
 JUDGES = {
     "gpu/run.py", "gpu/verify.py", "gpu/verify_encoder.py", "gpu/verify_picture.py", "gpu/media/namespace.py",
@@ -23,7 +27,7 @@ def target(base: str, name: str | None) -> str:
 
 def test_contents_names_every_module_once():
     listed = [f"refimpl.{name}" for name, _ in refimpl.CONTENTS]
-    present = {name for name, module in SPECIFICATION.items() if name != "refimpl" and module.has_code}
+    present = {name for name, module in SPECIFICATION.items() if name != "refimpl" and module.has_code} - FAMILIES
     assert len(listed) == len(set(listed))
     assert present - set(listed) == set(), "modules that CONTENTS does not name"
     assert set(listed) - set(SPECIFICATION) == set(), "CONTENTS names what does not exist"
@@ -56,9 +60,14 @@ def test_imports_only_what_stands_above(module: Module):
     below = [
         reached
         for reached in (target(base, name) for base, name in imports(module) if base.split(".")[0] == "refimpl")
-        if RANK.get(reached, len(RANK)) >= RANK.get(module.name, -1)
+        if RANK.get(reached, len(RANK)) >= RANK.get(module.name, -1) and not {module.name, reached} <= FAMILIES
     ]
     assert below == [], f"{module.where} imports what stands below it in CONTENTS"
+
+
+def test_families_borrow_from_each_other_without_circles():
+    reached = {name: {target(*each) for each in imports(SPECIFICATION[name])} & FAMILIES for name in FAMILIES}
+    assert set(TopologicalSorter(reached).static_order()) == FAMILIES
 
 
 @pytest.mark.parametrize("module", modules("refimpl"), ids=lambda module: module.name)
