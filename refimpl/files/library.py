@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
+from refimpl.files.bpe import spelled_bytes
 from refimpl.files.sentencepiece import BLANK
 from refimpl.files.vocabulary import Encoder
 from refimpl.files.wordpiece import wordpiece_bytes
@@ -87,12 +88,16 @@ def _decoders(decoder: Any) -> list[dict[str, Any]]:
 
 
 @host
-def library_bytes(token: str, decoder: Any) -> bytes:
-    """Return what a token says inside a text, by the decoder of a tokenizer.json.
+def library_bytes(token: str, decoder: Any, suffix: str = "") -> bytes:
+    """Return what a token says inside a text, by the decoder of a tokenizer.json; ``suffix`` ends words in CLIP's.
 
     >>> library_bytes("<0xC3>", {"type": "ByteFallback"}), library_bytes("▁a", {"type": "Metaspace"})
     (b'\\xc3', b' a')
+    >>> library_bytes("cat</w>", {"type": "ByteLevel"}, "</w>")
+    b'cat '
     """
+    if suffix and token.endswith(suffix):
+        return library_bytes(token.removesuffix(suffix), decoder) + b" "
     steps = {str(step.get("type")): step for step in _decoders(decoder)}
     if "ByteFallback" in steps and len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         try:
@@ -101,8 +106,8 @@ def library_bytes(token: str, decoder: Any) -> bytes:
             pass
     if "WordPiece" in steps:
         return wordpiece_bytes(token)
-    if "BPEDecoder" in steps:
-        return token.replace(str(steps["BPEDecoder"].get("suffix")), " ").encode("utf-8", "replace")
+    if "ByteLevel" in steps:
+        return spelled_bytes(token)
     return token.replace(BLANK, " ").encode("utf-8", "replace")
 
 

@@ -94,9 +94,11 @@ def _byte_level(fields: _Fields) -> Tokenizer:
         words, map(read_merge, merges), STAGES[pre], nfc="qwen" in pre,
         extra=[text for text in words if text not in specials] if pre in WHOLE_WORDS else [],
     )  # fmt: skip
+    framing = fields.framing(bos=pre in WHOLE_WORDS, sep=pre in SEPARATED)
+    masks = {framing["mask_id"]} - {None} if pre in SEPARATED else ()
     return Tokenizer(
         tokens_by_id(words, spelled_bytes, specials), specials, frozenset(fields.of_type(_CONTROL).values()), encoder,
-        **fields.framing(bos=pre in WHOLE_WORDS, sep=pre in SEPARATED),
+        strips_left=frozenset(masks), **framing,
     )  # fmt: skip
 
 
@@ -139,7 +141,15 @@ def _pieces(
 
     tokens = tokens_by_id({text: id for id, text in enumerate(fields.tokens)}, said, specials)
     controls = frozenset(specials.values())
-    return Tokenizer(tokens, specials, controls, encoder, opening_blank=encoder.prefix_blank, **framing)
+    right = _stripping(specials) if fields.all.get("general.architecture") == "phi3" else frozenset[int]()
+    return Tokenizer(
+        tokens, specials, controls, encoder, strips_right=right, opening_blank=encoder.prefix_blank, **framing
+    )
+
+
+def _stripping(specials: Mapping[str, int]) -> frozenset[int]:
+    """List Phi-3's special tokens that take the white space behind them along, which its files do not say."""
+    return frozenset(id for text, id in specials.items() if text not in ("<|endoftext|>", "<s>", "<unk>"))
 
 
 def _charsmap(fields: _Fields) -> Callable[[str], str]:

@@ -159,7 +159,8 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
     }  # fmt: skip
     if _is_byte_level(data):
         return _byte_level(data, words, added, fields)
-    said = partial(library_bytes, decoder=data.get("decoder"))
+    ending = data["model"].get("end_of_word_suffix")
+    said = partial(library_bytes, decoder=data.get("decoder"), suffix=ending if isinstance(ending, str) else "")
     specials = {text: id for text, id in added.ids.items() if id in added.controls}
     data = {**data, "added_tokens": data.get("added_tokens") or []}
     blank = opens_with_blank(data.get("decoder"))

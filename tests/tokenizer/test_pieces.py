@@ -5,6 +5,7 @@ import sys
 import time
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,3 +182,34 @@ def test_vocab_txt(tmp_path):
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(CheckpointError, match=r"vocab.txt has no token '\[UNK\]'"):
         tokenizer_from_folder(tmp_path)
+
+
+def test_special_tokens_that_gguf_files_say_too_little_of():
+    tokenizer = tokenizer_from_gguf(metadata("llama") | {"general.architecture": "phi3"})
+    assert tokenizer.encode("</s>\n the", special=True) == [2, *tokenizer.encode("the")]
+    assert tokenizer.encode("<s>\nthe", special=True) == [1, *tokenizer.encode("\nthe")]
+    named = {"tokenizer.ggml.pre": "roberta-bpe", "tokenizer.ggml.mask_token_id": 1}
+    fields = trained.gguf_metadata("gpt-2") | named | {"tokenizer.ggml.seperator_token_id": 2}
+    roberta = tokenizer_from_gguf(fields | {"tokenizer.ggml.add_bos_token": True})
+    assert roberta.prompt_ids("the") == [0, *roberta.encode("the"), 2]
+    assert roberta.split("the  <|im_start|> fox") == ["the", 1, " fox"]
+
+
+def test_words_that_end_in_a_mark():
+    """CLIP's kind: byte-level letters in the library, small, each word with its end."""
+    oracle = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<|end|>", end_of_word_suffix="</w>"))
+    oracle.normalizer = tokenizers.normalizers.Lowercase()
+    oracle.pre_tokenizer = trained.PRE_TOKENIZERS["gpt-2"]
+    oracle.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(
+        special_tokens=["<|end|>"], end_of_word_suffix="</w>", initial_alphabet=alphabet, show_progress=False
+    )
+    oracle.train_from_iterator(trained.CORPUS, trainer)
+    oracle.post_processor = tokenizers.processors.RobertaProcessing(("<|end|>", 0), ("<|end|>", 0))
+    oracle.encode_special_tokens = True
+    tokenizer = tokenizer_from_folder(write(json.loads(oracle.to_str())))
+    for text in texts(4, 100):
+        assert tokenizer.prompt_ids(text) == oracle.encode(text).ids
+    ids = tokenizer.encode("The quick")
+    assert tokenizer.decode(ids) == oracle.decode(ids).replace("</w>", " ")
