@@ -6,11 +6,20 @@ from typing import Any
 
 from refimpl.contract import host
 
-__all__ = ["WINDOWS", "Architecture", "marked_layers"]
+__all__ = ["MIXTURE", "NETWORK_NORM", "WINDOWS", "Architecture", "marked_layers"]
 
 _PATTERN = "attention.sliding_window_pattern"
 WINDOWS = {"attention.sliding_window": "sliding_window", _PATTERN: ""}
 """The metadata keys of files whose layers slide, some or all."""
+
+MIXTURE = {
+    "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}  # fmt: skip
+"""The metadata keys of mixtures of experts."""
+
+NETWORK_NORM = {"post_attention_norm.weight": "mlp_norm.gain", "ffn_norm.weight": ""}
+"""The tensors of files that name the norm before the network by the attention that it follows."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,7 @@ class Architecture:
     configure: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda config, meta: {}
     """Of the config made so far and the metadata without the architecture's name: what takes more than a name."""
 
-    true: tuple[str, ...] = ()  # metadata keys that must not be false
+    only: Mapping[str, Any] = field(default_factory=dict)  # metadata keys that have but one value that is supported
     paired: bool = False  # rows of q and k stand so that neighbours turn together, not the halves of a head
     rotary: bool = True
 

@@ -33,10 +33,11 @@ _KEYS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+_FURTHER = "nextn_predict_layers"  # the last layers are not the model's: they guess further tokens
 _ALSO_READ = (
     "vocab_size", "attention.value_length", "rope.dimension_count", "rope.scale_linear", "rope.scaling.type",
     "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", _FURTHER,
 )  # fmt: skip
 _HARMLESS = ("rope.scaling.finetuned", "tensor_data_layout")
 _PATTERN = "attention.sliding_window_pattern"  # the one value that may differ between layers
@@ -103,6 +104,8 @@ def gguf_config(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     config = {**own.absent, "model_type": own.model_type, "vocab_size": tensors["token_embd.weight"].shape[0]}
     config |= _positions(meta, tensors, own) if own.rotary else {}
     config |= {ours: meta[theirs] for theirs, ours in keys.items() if theirs in meta and ours}
+    if _FURTHER in meta:
+        config["num_hidden_layers"] = integer(meta, "block_count") - integer(meta, _FURTHER)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     bos, *ends = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot"))
     config |= {"bos_token_id": bos, "eos_token_id": [token for token in ends if token is not None]}
@@ -131,9 +134,10 @@ def _architecture(metadata: Mapping[str, Any]) -> tuple[str, Architecture]:
 def _metadata(metadata: Mapping[str, Any], arch: str, own: Architecture) -> dict[str, Any]:
     """Take the architecture's own metadata, without its name; 0 experts and a window of 0 say that there are none."""
     meta = {key.removeprefix(f"{arch}."): value for key, value in metadata.items() if key.startswith(f"{arch}.")}
-    for key in ("attention.causal", *own.true):
-        if meta.get(key) is False:
-            raise CheckpointError(f"GGUF metadata of {arch}: {key} false is not supported")
+    for key, only in {"attention.causal": True, **own.only}.items():
+        if meta.pop(key, only) != only:
+            seen = repr(metadata[f"{arch}.{key}"])[:80]
+            raise CheckpointError(f"GGUF metadata of {arch}: {key} must be {only}, not {seen}")
     meta = {key: value if key == _PATTERN else _one(key, value) for key, value in meta.items()}
     return {key: value for key, value in meta.items() if isinstance(value, list) or value != 0}
 

@@ -1,7 +1,6 @@
 """Gemma 2 and 3: norms before and behind, gains stored less 1, scaled embeddings, windows in most layers.
 
-Gemma 2 caps scores and logits; Gemma 3 normalises queries and keys instead, and its windows turn by a theta of their
-own.
+Gemma 2 caps scores and logits; Gemma 3 normalises queries and keys, and its windows turn by a theta of their own.
 """
 
 from collections.abc import Mapping
@@ -24,16 +23,11 @@ _KEYS = KEYS | {
 }  # fmt: skip
 _PATTERN = "sliding_window_pattern"
 MODEL_TYPES = {"gemma2": _KEYS, "gemma3_text": _KEYS | {"rope_local_base_freq", _PATTERN, f"_{_PATTERN}"}}
-_GGUF_KEYS = WINDOWS | {"final_logit_softcapping": "final_logit_softcapping"}
+_METADATA = WINDOWS | {key: key for key in ("final_logit_softcapping", "attn_logit_softcapping")}
+_THIRD = _METADATA | {"rope.freq_base_swa": "rope_local_base_freq"}
 GGUF = {
-    "gemma2": Architecture(
-        "gemma2", _GGUF_KEYS | {"attn_logit_softcapping": "attn_logit_softcapping"},
-        configure=lambda config, meta: _score_scale(config, 46) | marked_layers(meta),
-    ),
-    "gemma3": Architecture(
-        "gemma3_text", _GGUF_KEYS | {"rope.freq_base_swa": "rope_local_base_freq"}, {"sliding_window": None},
-        configure=lambda config, meta: _score_scale(config, 62) | marked_layers(meta),
-    ),
+    "gemma2": Architecture("gemma2", _METADATA, configure=lambda *said: _gguf(*said, 46)),
+    "gemma3": Architecture("gemma3_text", _THIRD, {"sliding_window": None}, configure=lambda *said: _gguf(*said, 62)),
 }
 
 _TENSORS = TENSORS | {
@@ -65,11 +59,11 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     )
 
 
-def _score_scale(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
-    """State query_pre_attn_scalar, of which GGUF says nothing: only the models of most layers divide otherwise."""
-    heads, head_dim = integer(config, "num_attention_heads"), integer(config, "head_dim")
-    of_largest = integer(config, "hidden_size") // heads
-    return {"query_pre_attn_scalar": of_largest if config.get("num_hidden_layers") == largest else head_dim}
+def _gguf(config: Mapping[str, Any], meta: Mapping[str, Any], largest: int) -> dict[str, Any]:
+    """State query_pre_attn_scalar, of which GGUF says nothing: it is head_dim but in the model of most layers."""
+    part = integer(config, "hidden_size") // integer(config, "num_attention_heads")
+    scalar = part if config.get("num_hidden_layers") == largest else config["head_dim"]
+    return {"query_pre_attn_scalar": scalar} | marked_layers(meta)
 
 
 def _cap(config: Mapping[str, Any], key: str, default: float) -> float | None:

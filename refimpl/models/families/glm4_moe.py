@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
-from refimpl.models.architecture import Architecture
+from refimpl.models.architecture import MIXTURE, NETWORK_NORM, Architecture
 from refimpl.models.config import check_keys, flag, integer, layer_count, number
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.families.qwen_moe import EXPERTS
@@ -15,34 +15,27 @@ from refimpl.models.weights import name_weights
 
 __all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
-_PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers")  # layers behind the last that guess further tokens
 MODEL_TYPES = {
     "glm4_moe": KEYS | {
         "attention_bias", "use_qk_norm", "moe_intermediate_size", "n_routed_experts", "num_local_experts",
         "n_shared_experts", "num_experts_per_tok", "n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor",
-        "first_k_dense_replace", *_PREDICTORS,
+        "first_k_dense_replace", "num_nextn_predict_layers", "num_mtp_layers",
     },
 }  # fmt: skip
-
 GGUF = {
     "glm4moe": Architecture(
         "glm4_moe",
-        {
-            "expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok",
-            "expert_feed_forward_length": "moe_intermediate_size", "expert_shared_count": "n_shared_experts",
+        MIXTURE | {
             "leading_dense_block_count": "first_k_dense_replace", "expert_weights_scale": "routed_scaling_factor",
-            "expert_weights_norm": "norm_topk_prob", "expert_group_count": "n_group",
-            "expert_group_used_count": "topk_group", "expert_gating_func": "", "nextn_predict_layers": "",
+            "expert_weights_norm": "norm_topk_prob", "expert_shared_count": "n_shared_experts",
+            "expert_group_count": "n_group", "expert_group_used_count": "topk_group",
         },
-        {"n_shared_experts": 0, "first_k_dense_replace": 0, "norm_topk_prob": False},
-        {"post_attention_norm.weight": "mlp_norm.gain", "ffn_norm.weight": ""},
-        configure=lambda config, meta: _gguf_counts(config, meta),
+        {"n_shared_experts": 0, "first_k_dense_replace": 0, "norm_topk_prob": False}, NETWORK_NORM,
+        only={"expert_gating_func": 2},  # a sigmoid
     ),
 }  # fmt: skip
 
-_TENSORS = TENSORS | EXPERTS | {
-    "model.layers.{i}.mlp.gate.e_score_correction_bias": "layers.{i}.router.correction",
-} | {
+_TENSORS = TENSORS | EXPERTS | {"model.layers.{i}.mlp.gate.e_score_correction_bias": "layers.{i}.router.correction"} | {
     f"model.layers.{{i}}.mlp.shared_experts.{name}_proj.weight": f"layers.{{i}}.shared.w_{name}"
     for name in ("gate", "up", "down")
 }  # fmt: skip
@@ -60,13 +53,6 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     dense, mlp, moe = integer(config, "first_k_dense_replace", 1, least=0), mlp_spec(config), _moe(config)
     layers = layers_of([mixer] * layer_count(config), lambda number: mlp if number < dense else moe)
     return model_spec(config, "glm4_moe", layers, eps=1e-5)
-
-
-def _gguf_counts(config: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """State the layers that a GGUF file counts without those for further tokens; its router must be a sigmoid (2)."""
-    integer({"expert_gating_func": meta.get("expert_gating_func", 2)}, "expert_gating_func", least=2, most=2)
-    further = integer(meta, "nextn_predict_layers", 0, least=0, most=64)
-    return {"num_hidden_layers": layer_count(config) - further}
 
 
 def _moe(config: Mapping[str, Any]) -> MoeSpec:

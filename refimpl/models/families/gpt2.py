@@ -17,17 +17,12 @@ MODEL_TYPES = {"gpt2": frozenset((
     "model_type", "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "activation_function",
     "layer_norm_epsilon", "scale_attn_weights", "tie_word_embeddings", "bos_token_id", "eos_token_id",
 ))}  # fmt: skip
-GGUF = {
-    "gpt2": Architecture(
-        "gpt2",
-        {
-            "block_count": "n_layer", "context_length": "n_positions", "embedding_length": "n_embd",
-            "feed_forward_length": "n_inner", "attention.head_count": "n_head",
-            "attention.layer_norm_epsilon": "layer_norm_epsilon",
-        },
-        rotary=False,
-    ),
+_METADATA = {
+    "block_count": "n_layer", "context_length": "n_positions", "embedding_length": "n_embd",
+    "attention.head_count": "n_head", "feed_forward_length": "n_inner",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }  # fmt: skip
+GGUF = {"gpt2": Architecture("gpt2", _METADATA, rotary=False)}
 
 _TENSORS = {
     "transformer.wte.weight": "embedding",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refimpl.contract import CheckpointError, host
-from refimpl.models.architecture import WINDOWS, Architecture, marked_layers
+from refimpl.models.architecture import MIXTURE, NETWORK_NORM, WINDOWS, Architecture, marked_layers
 from refimpl.models.config import check_keys, flag, integer, number
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.reading import KEYS, attention_spec, layers_of, model_spec, moe_spec, windows
@@ -28,14 +28,13 @@ _ROTATION = {  # where a config states none
 GGUF = {
     "gpt-oss": Architecture(
         "gpt_oss",
-        WINDOWS | {
-            "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "feed_forward_length": "",
-            "expert_feed_forward_length": "intermediate_size",
+        WINDOWS | MIXTURE | {"expert_feed_forward_length": "intermediate_size", "feed_forward_length": ""},
+        tensors=NETWORK_NORM,
+        configure=lambda config, meta: marked_layers(meta) | {  # it says nothing of truncate, which was published false
+            "rope_scaling": {"type": "default", **(config["rope_scaling"] or {}), "truncate": False}
         },
-        tensors={"post_attention_norm.weight": "mlp_norm.gain", "ffn_norm.weight": ""},
-        configure=lambda config, meta: {"rope_scaling": _untruncated(config["rope_scaling"])} | marked_layers(meta),
     ),
-}  # fmt: skip
+}
 
 _PAIR = "layers.{i}.experts.%s_gate layers.{i}.experts.%s_up"
 _TENSORS = TENSORS | {
@@ -47,11 +46,6 @@ _TENSORS = TENSORS | {
     "model.layers.{i}.mlp.experts.down_proj": "layers.{i}.experts.w_down",
     "model.layers.{i}.mlp.experts.down_proj_bias": "layers.{i}.experts.b_down",
 }
-
-
-def _untruncated(scaling: dict[str, Any] | None) -> dict[str, Any] | None:
-    """State truncate, of which GGUF says nothing: gpt-oss was published with it false."""
-    return scaling | {"truncate": False} if scaling and scaling["type"] == "yarn" else scaling
 
 
 @host

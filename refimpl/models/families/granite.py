@@ -19,7 +19,7 @@ GGUF = {
         "granite",
         dict(zip(("embedding_scale", "attention.scale", "residual_scale", "logit_scale"), _SCALES, strict=True)),
         configure=lambda config, meta: {"attention_multiplier": config["head_dim"] ** -0.5} | config,
-        true=("rope.scaling.finetuned",), paired=True,
+        only={"rope.scaling.finetuned": True}, paired=True,
     ),
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from refimpl.contract import CheckpointError, host
 from refimpl.models import reading
-from refimpl.models.architecture import Architecture
+from refimpl.models.architecture import MIXTURE, Architecture
 from refimpl.models.config import check_keys, flag, integer, layer_count
 from refimpl.models.families.llama import TENSORS
 from refimpl.models.families.qwen2 import WINDOW_KEYS
@@ -15,24 +15,20 @@ from refimpl.models.weights import name_weights
 
 __all__ = ["GGUF", "EXPERTS", "MODEL_TYPES", "spec", "weights"]
 
+_SHARED_SIZE = "shared_expert_intermediate_size"
 _KEYS = reading.KEYS | WINDOW_KEYS | {
     "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
     "decoder_sparse_step", "mlp_only_layers",
 }  # fmt: skip
 MODEL_TYPES = {
-    "qwen2_moe": _KEYS | {"shared_expert_intermediate_size", "qkv_bias"},
+    "qwen2_moe": _KEYS | {_SHARED_SIZE, "qkv_bias"},
     "qwen3_moe": _KEYS | {"attention_bias"},
 }
-_GGUF_KEYS = {
-    "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
-}  # fmt: skip
 GGUF = {
     "qwen2moe": Architecture(
-        "qwen2_moe", _GGUF_KEYS | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
-        {"norm_topk_prob": False},
+        "qwen2_moe", MIXTURE | {"expert_shared_feed_forward_length": _SHARED_SIZE}, {"norm_topk_prob": False}
     ),
-    "qwen3moe": Architecture("qwen3_moe", _GGUF_KEYS, {"norm_topk_prob": True}),
+    "qwen3moe": Architecture("qwen3_moe", MIXTURE, {"norm_topk_prob": True}),
 }
 
 EXPERTS = {"model.layers.{i}.mlp.gate.weight": "layers.{i}.router"} | {
@@ -51,8 +47,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     kind = config["model_type"]
     check_keys(config, MODEL_TYPES[kind])
     if kind == "qwen2_moe":
-        biases = "qkv" if flag(config, "qkv_bias", True) else ""
-        mixer = reading.attention_spec(config, biases=biases)
+        mixer = reading.attention_spec(config, biases="qkv" if flag(config, "qkv_bias", True) else "")
     else:
         biases = "qkvo" if flag(config, "attention_bias") else ""
         mixer = reading.attention_spec(config, head_dim=128, biases=biases, qk_norm="head")
@@ -73,7 +68,7 @@ def _networks(config: Mapping[str, Any]) -> Callable[[int], MlpSpec | MoeSpec]:
     moe = reading.moe_spec(
         config, (key, experts), ("num_experts_per_tok", active), integer(config, "moe_intermediate_size", size),
         routing=(("renormalise", flag(config, "norm_topk_prob")),), shared_gate=gated,
-        shared_size=integer(config, "shared_expert_intermediate_size", 5632) if gated else 0,
+        shared_size=integer(config, _SHARED_SIZE, 5632) if gated else 0,
     )  # fmt: skip
     return lambda number: mlp if number in dense or (number + 1) % step else moe
 
