@@ -111,7 +111,8 @@ class CudaExecutor(Executor):
 
     def _attend(self, step: Step, number: int, mixer: AttentionSpec, read: Array) -> None:
         """Write what the heads mix of the keys and values so far, those of this step included."""
-        prefix, vectors, caches = f"layers.{number}.", self.weights.vectors, (self.cache.k[number], self.cache.v[number])
+        prefix, vectors = f"layers.{number}.", self.weights.vectors
+        caches = self.cache.k[number], self.cache.v[number]
         for name, out in (("w_q", step.q), ("w_k", step.k), ("w_v", step.v)):
             self.weights.matrices[prefix + name].multiply(out.reshape(len(out), -1), read)
         fused = mixer.qk_norm == "head" and mixer.rope is not None and self.spec.norm == "rms"

@@ -102,6 +102,7 @@ def _on_device(tensor: Tensor, format: str) -> Array:
         return device.array(tensor.data if is_block else tensor.read(DTYPES[format]))
     first = _on_device(tensor.part(0), format)
     whole = device.empty((tensor.shape[0], *first.shape), first.dtype)
-    for e in range(tensor.shape[0]):
-        whole[e] = _on_device(tensor.part(e), format)
+    stored = whole.reshape(len(whole), -1).view(np.uint8)
+    for e in range(len(whole)):
+        stored[e] = _on_device(tensor.part(e), format).reshape(-1).view(np.uint8)
     return whole

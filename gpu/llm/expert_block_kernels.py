@@ -10,13 +10,13 @@ from refimpl.contract import host
 __all__ = ["ROWS", "grouped_blocks"]
 
 ROWS = 32
-"""Of x, for which a warp reads a row of weights once: a lane keeps the sum of one."""
+"""Of x, at most, for which a warp reads a row of weights once: a lane keeps the sum of one."""
 
 
 @host
 @cache
 def grouped_blocks(format: str) -> Kernel:
-    """Return the kernel in which a warp computes an output of up to 32 rows, for each expert that has some of them.
+    """Return the kernel in which a warp computes an output of ``tall`` rows, for each expert that has some of them.
 
     A row's sum has the order that linear_blocks_kernel has.
     """
@@ -27,13 +27,13 @@ def grouped_blocks(format: str) -> Kernel:
     chunk, most, put = read_chunk(format), held_words(format, CHUNK), place()
 
     @numba_kernel(
-        "float32[:, ::1]", "float32[:, ::1]", "uint16[::1]", "int32[::1]", "float32[:, ::1]",
+        "float32[:, ::1]", "float32[:, ::1]", "uint16[::1]", "int32[::1]", "float32[:, ::1]", "uint64",
         name=f"grouped_blocks[{format}]",
     )
-    def grouped(y, x, words, offsets, b):
+    def grouped(y, x, words, offsets, b, tall):
         held, weights = cuda.shared.array((WARPS, most), uint16), cuda.shared.array((WARPS, CHUNK), float32)
-        o, top = block() * uint64(WARPS) + warp(), uint64(cuda.blockIdx.y) * uint64(ROWS)
-        outputs, width, bottom = uint64(y.shape[1]), uint64(x.shape[1]), min(top + uint64(ROWS), uint64(len(x)))
+        o, top = block() * uint64(WARPS) + warp(), uint64(cuda.blockIdx.y) * tall
+        outputs, width, bottom = uint64(y.shape[1]), uint64(x.shape[1]), min(top + tall, uint64(len(x)))
         e = uint64(0)
         while o < outputs and e + uint64(1) < uint64(offsets.size):
             first, last = max(uint64(offsets[e]), top), min(uint64(offsets[e + uint64(1)]), bottom)

@@ -21,6 +21,8 @@ __all__ = [
     "grouped_linear_into", "indexed_linear", "indexed_linear_into",
 ]  # fmt: skip
 
+_FEW_CHOICES = 64  # of which most have an expert of their own: a warp that took several would read one after the other
+
 
 @op
 def expert_permutation(ids: Int[Array, "T A"], num_experts: int) -> tuple[Int[Array, " rows"], Int[Array, " bounds"]]:
@@ -89,12 +91,12 @@ def grouped_blocks_into(
 ) -> None:
     """Write what each group's quantised matrix makes of its rows; the offsets are int32, all numbers float32.
 
-    A warp reads a row of weights once for up to 32 rows of x, 8 warps a block.
+    A warp reads a row of weights once for up to 32 rows of x, or, where these are few, once for each; 8 warps a block.
     """
     b = x.reshape(-1)[:0].reshape(0, 0) if b is None else b
-    grid = blocks_for(y.shape[1], BLOCK_WARPS), blocks_for(len(y), stacked.ROWS)
-    words = words_of(blocks)
-    device.launch(stacked.grouped_blocks(format), grid, 32 * BLOCK_WARPS, y, x, words, offsets, b)
+    tall = 1 if len(y) <= _FEW_CHOICES else stacked.ROWS
+    grid, made = (blocks_for(y.shape[1], BLOCK_WARPS), blocks_for(len(y), tall)), stacked.grouped_blocks(format)
+    device.launch(made, grid, 32 * BLOCK_WARPS, y, x, words_of(blocks), offsets, b, tall)
 
 
 @op

@@ -94,7 +94,7 @@ def test_many_tokens_are_sorted_by_expert(name: str):
     assert np.array_equal(executor.step([(whole, ids)]), executor.step([(cut, ids[7:])]))
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "q8_0", "q4_0", "q6_k"])
+@pytest.mark.parametrize("name", ["bfloat16", "q8_0", "q6_k", "mxfp4"])
 def test_experts_are_taken_as_they_are_stored(name: str):
     wide = FORMATS[name].elements if name in FORMATS else 32
     moe = {"num_experts": 4, "num_active": 2, "size": wide, "shared_size": wide, "biases": True}
