@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ import transformers
 from safetensors.torch import load_file
 from torch.overrides import TorchFunctionMode
 
+from golden.config_changes import changed_configs
+
 __all__ = ["Widened", "main", "make"]
 
 _SEED, _ATTEMPTS = 20240611, 40
@@ -30,17 +32,6 @@ _LENGTHS = {"": 24, "extra9_": 9}  # of the prompts, two of each
 _GREEDY, _MARGIN = 12, 0.003  # tokens, and by how much each leads at least
 _TOLERANCE = 10  # times the noise
 _SHOWS = 10  # times the tolerance: what a changed key moves at least
-_INERT = {
-    "model_type", "architectures", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype",
-    "max_position_embeddings", "n_positions", "use_cache", "type", "rope_type", "transformers_version",
-    "intermediate_size", "tie_word_embeddings",
-}  # fmt: skip
-"""Keys that say what the rest means, or that short prompts do not show, or that the tensors of the file tell."""
-
-_WORDS = ("silu", "gelu", "relu", "gelu_pytorch_tanh")
-_KINDS = ("sliding_attention", "full_attention")
-
-
 class Widened(TorchFunctionMode):
     """While it is entered, every float32 that the code asks for is float64."""
 
@@ -139,38 +130,11 @@ def _tolerances(answers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _changes(value: Any) -> list[Any]:
-    """List other values of a key, the most telling first."""
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int | float):
-        near = [value * 2, value // 2, value + 1, value - 1] if isinstance(value, int) else [value * 1.25, value / 2]
-        return [other for other in near if other > 0]
-    if isinstance(value, str):
-        return [word for word in _WORDS if word != value][:2]
-    if isinstance(value, list) and value:
-        marks = set(value) <= {0, 1}
-        kinds = [kind for kind in _KINDS if kind != value[0]]
-        others = [1 - value[0]] if marks else kinds if isinstance(value[0], str) else _changes(value[0])
-        return [[other, *value[1:]] for other in others]
-    return []
-
-
-def _changed(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield every key that may show, and configs in which it alone has another value."""
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            for name, others in _changed(value, f"{within}{key}."):
-                yield name, [{**config, key: other} for other in others]
-        elif key not in _INERT and _changes(value):
-            yield f"{within}{key}", [{**config, key: other} for other in _changes(value)]
-
-
 def _sensitivity(config: Mapping[str, Any], model: Any, prompts: Mapping[str, Any]) -> dict[str, float | str]:
     """Measure how far each key moves the logits, relative to them; one that changes the weights' shapes cannot lie."""
     before = [_logits(model, ids).double() for ids in prompts.values()]
     moved = dict[str, float | str]()
-    for name, others in _changed(config):
+    for name, others in changed_configs(config):
         shifts = []
         for other in others:
             try:

@@ -26,8 +26,8 @@ MODEL_TYPES = {"gemma2": _KEYS, "gemma3_text": _KEYS | {"rope_local_base_freq", 
 _METADATA = WINDOWS | {key: key for key in ("final_logit_softcapping", "attn_logit_softcapping")}
 _THIRD = _METADATA | {"rope.freq_base_swa": "rope_local_base_freq"}
 GGUF = {
-    "gemma2": Architecture("gemma2", _METADATA, configure=lambda *said: _gguf(*said, 46)),
-    "gemma3": Architecture("gemma3_text", _THIRD, {"sliding_window": None}, configure=lambda *said: _gguf(*said, 62)),
+    "gemma2": Architecture("gemma2", _METADATA, configure=lambda config, meta: _gguf(config, meta, 46)),
+    "gemma3": Architecture("gemma3_text", _THIRD, {"sliding_window": None}, configure=lambda c, meta: _gguf(c, meta, 62)),
 }
 
 _TENSORS = TENSORS | {
