@@ -89,10 +89,10 @@ class EncoderModel:
         """
         rows = check_rows(input_ids, self.spec.vocab_size, self.spec.max_positions)
         seen = real_rows(attention_mask, rows)
-        types = [None] * len(rows) if token_type_ids is None else list(np.atleast_2d(np.asarray(token_type_ids)))
-        fits = token_type_ids is None or np.shape(types) == rows.shape
-        require(fits, "C4", f"a token type for each of {rows.shape} ids, got shape {np.shape(types)}")
-        outputs = [self._run(*row) for row in zip(rows, seen, types, strict=True)]
+        types = None if token_type_ids is None else np.atleast_2d(np.asarray(token_type_ids))
+        require(types is None or types.shape == rows.shape, "C4", f"a token type for each of {rows.shape} ids")
+        each = zip(rows, seen, [None] * len(rows) if types is None else types, strict=True)
+        outputs = [self._run(*row) for row in each]
         return {
             name: np.stack([output[name] for output in outputs], axis=1 if name == "hidden_states" else 0)
             for name in outputs[0]
@@ -153,7 +153,7 @@ class EncoderModel:
             raise UsageError("this model does not guess masked words: it has no head for them, or no mask token")
         ids, left_out = self.text_ids(text, masked=True)
         if mask not in ids:
-            spelled = self.tokenizer.token_bytes(mask).decode("utf-8", "replace")
+            spelled = self.tokenizer.decode([mask])
             where = f"among its first {self.max_tokens} tokens" if left_out else "in it"
             raise UsageError(f"a text to fill holds {spelled}, and there is none {where}")
         rows = self.forward([ids])["logits"][0][np.array(ids) == mask]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from refimpl.files.library import library_bytes, library_encoder, opens_with_bla
 from refimpl.files.pretokenizer import read_stages
 from refimpl.files.tokenizer_plain import token_content, tokenizer_without_json
 from refimpl.files.vocabulary import Tokenizer, check_ids_of, tokens_by_id
+from refimpl.files.wordpiece import WordPiece
 
 __all__ = ["tokenizer_from_folder"]
 
@@ -137,7 +139,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
     """Read tokenizer.json of a checkpoint folder, or what older folders have; None when it has no tokenizer.
 
     Byte-level BPE with a normalizer of NFC or none is tiktoken's, with the pre-tokenizer that ``read_stages`` reads;
-    any other kind is the `tokenizers` library's.
+    any other kind is the `tokenizers` library's, and BERT's is ours where that is not there.
 
     Errors: CheckpointError when the files are damaged, of a kind that cannot be read, or the library is not there.
     Source: huggingface.co/docs/tokenizers.
@@ -164,7 +166,24 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer | None:
     specials = {text: id for text, id in added.ids.items() if id in added.controls}
     data = {**data, "added_tokens": data.get("added_tokens") or []}
     blank = opens_with_blank(data.get("decoder"))
-    return Tokenizer(tokens_by_id(known, said), specials, encoder=library_encoder(data), opening_blank=blank, **fields)
+    own = _wordpiece(data, words) if specials == added.ids and find_spec("tokenizers") is None else None
+    encoder = library_encoder(data) if own is None else own
+    return Tokenizer(tokens_by_id(known, said), specials, encoder=encoder, opening_blank=blank, **fields)
+
+
+def _wordpiece(data: Mapping[str, Any], words: dict[str, int]) -> WordPiece | None:
+    """Return the encoder of a tokenizer that is BERT's in all its parts."""
+    match data:
+        case {
+            "model": {"type": "WordPiece", "unk_token": str(unknown), "continuing_subword_prefix": "##", **model},
+            "normalizer": {"type": "BertNormalizer", "clean_text": True, **form},
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+        } if unknown in words and model.get("max_input_chars_per_word", 100) == 100:
+            lower, accents = bool(form.get("lowercase", True)), form.get("strip_accents")
+            ideographs = bool(form.get("handle_chinese_chars", True))
+            return WordPiece(words, words[unknown], lower, lower if accents is None else bool(accents), ideographs)
+        case _:
+            return None
 
 
 def _byte_level(data: Mapping[str, Any], words: dict[str, int], added: _Added, fields: dict[str, Any]) -> Tokenizer:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from refimpl.contract import CheckpointError
 from refimpl.files.sentencepiece import BLANK
 from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
+from refimpl.files.wordpiece import WordPiece
 from refimpl.llm.generate import TextStream
 from tests.tokenizer import trained
 from tests.tokenizer.pieces import BERT_SPECIALS, KINDS, from_folder, from_gguf, metadata, train
@@ -130,7 +131,7 @@ def test_the_first_text_alone_gets_the_blank():
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(CheckpointError, match=r"pip install 'refimpl\[tokenizers\]'"):
-        tokenizer_from_folder(write(json.loads(train("bert").to_str())))
+        tokenizer_from_folder(write(json.loads(train("t5").to_str())))
 
 
 @pytest.mark.parametrize("kind", ["llama", "t5", "bert"])
@@ -167,6 +168,23 @@ def test_scores_are_finite():
     scores = [*fields["tokenizer.ggml.scores"][:-1], float("nan")]
     with pytest.raises(CheckpointError, match="not finite"):
         tokenizer_from_gguf(fields | {"tokenizer.ggml.scores": scores})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("bert")])
+def test_a_bert_runs_without_the_library(kind, monkeypatch):
+    data = json.loads(train(kind).to_str())
+    with monkeypatch.context() as hidden:
+        hidden.setitem(sys.modules, "tokenizers", None)
+        own = tokenizer_from_folder(write(data, {"mask_token": "[MASK]"}))
+        for change in ({"normalizer": None}, {"pre_tokenizer": {"type": "Whitespace"}}):
+            with pytest.raises(CheckpointError, match="needs the `tokenizers` library"):
+                tokenizer_from_folder(write(data | change))
+    library = from_folder(kind)
+    assert isinstance(own.encoder, WordPiece) and not isinstance(library.encoder, WordPiece)
+    assert (own.tokens, own.prefix, own.suffix, own.mask_id) == (library.tokens, (2,), (3,), 4)
+    for seed in range(100):
+        for text in texts(seed, 8):
+            assert own.prompt_ids(text) == library.prompt_ids(text)
 
 
 def test_vocab_txt(tmp_path):
@@ -213,3 +231,14 @@ def test_words_that_end_in_a_mark():
         assert tokenizer.prompt_ids(text) == oracle.encode(text).ids
     ids = tokenizer.encode("The quick")
     assert tokenizer.decode(ids) == oracle.decode(ids).replace("</w>", " ")
+
+
+def test_symbols_stand_anywhere():
+    fields = metadata("llama")
+    tokens, types = [*fields["tokenizer.ggml.tokens"]], [*fields["tokenizer.ggml.token_type"]]
+    for at, symbol in enumerate(["\n\n", "the fox", "quick▁brown", "a▁b c"], 40):
+        tokens[at], types[at] = symbol, 4
+    tokenizer = tokenizer_from_gguf(fields | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types})
+    for text in ("\n\n", "the fox", "quick brown", "quick▁brown", "a b c", "a▁b c"):
+        assert [id for id in tokenizer.encode(f"x{text}x") if 40 <= id < 44]
+    assert not {*range(40, 44)} & {*tokenizer.encode("the▁fox a▁b▁c")}
