@@ -38,7 +38,7 @@ class SentencePiece:
 
     segment: Callable[[str], list[str]]  # the model: a stretch of text to pieces and single letters
     ids: Mapping[str, int]  # of the pieces
-    symbols: Mapping[str, int]  # what is a token wherever it stands in a text, with ▁ for blanks
+    symbols: Mapping[str, int]  # what is a token wherever it stands in a text; ▁ also finds a blank
     bytes: Sequence[int] | None  # the ids of the 256 bytes, if the vocabulary has them all
     unknown: int | None  # the id of what is no piece, else it is dropped
     normalize: Callable[[str], str] = str
@@ -51,15 +51,16 @@ class SentencePiece:
             text = " ".join(filter(None, text.split(" "))).rstrip(f" {BLANK}")
         if self.prefix_blank and text:
             text = f" {text}"
-        return list(self._fused(id for part in self._parts(text.replace(" ", BLANK)) for id in part))
+        return list(self._fused(id for part in self._parts(text) for id in part))
 
     def _parts(self, text: str) -> Iterator[Sequence[int | None]]:
         begin = 0
         for match in self._symbol_pattern.finditer(text) if self.symbols else ():
-            yield from map(self._known, self._cuts.split(text[begin : match.start()]))
-            yield (self.symbols[match.group()],)
+            yield from map(self._known, self._cuts.split(text[begin : match.start()].replace(" ", BLANK)))
+            found = match.group()
+            yield (self.symbols[found] if found in self.symbols else self._escaped_symbols[found.replace(" ", BLANK)],)
             begin = match.end()
-        yield from map(self._known, self._cuts.split(text[begin:]))
+        yield from map(self._known, self._cuts.split(text[begin:].replace(" ", BLANK)))
 
     def _known(self, stretch: str) -> Sequence[int | None]:
         return self._remembered(stretch) if len(stretch) <= _SHORT else self._stretch(stretch)
@@ -92,5 +93,10 @@ class SentencePiece:
         return cuts(self.ids)
 
     @cached_property
+    def _escaped_symbols(self) -> Mapping[str, int]:
+        return {text.replace(" ", BLANK): id for text, id in self.symbols.items()}
+
+    @cached_property
     def _symbol_pattern(self) -> "regex.Pattern[str]":
-        return regex.compile("|".join(map(regex.escape, sorted(self.symbols, key=len, reverse=True))))
+        longest_first = sorted(self.symbols, key=len, reverse=True)
+        return regex.compile("|".join(regex.escape(text).replace(BLANK, f"[ {BLANK}]") for text in longest_first))

@@ -128,7 +128,7 @@ def _pieces(
     encoder = SentencePiece(
         model({text: scores[id] for text, id in ordinary.items()}),
         ordinary,
-        symbols={text.replace(" ", BLANK): id for text, id in fields.of_type(_USER_DEFINED).items()},
+        symbols=fields.of_type(_USER_DEFINED),
         bytes=[bytes_[text] for text in spelled] if len(bytes_) == 256 else None,
         unknown=unknown if unknown in specials.values() else None,
         normalize=_charsmap(fields),
