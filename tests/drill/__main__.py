@@ -18,9 +18,10 @@ from tests.drill.chapter import CHAPTER
 from tests.drill.faults import OTHERS, Fault
 from tests.drill.numbers import NUMBERS
 from tests.drill.order import ORDER
+from tests.drill.words import WORDS
 from tests.mirror.tree import ROOT
 
-FAULTS = (*OTHERS, *ORDER, *NUMBERS, *CHAPTER)
+FAULTS = (*OTHERS, *ORDER, *NUMBERS, *CHAPTER, *WORDS)
 LIMIT = 600  # seconds of one check
 FAILED = 1  # pytest's exit code for tests that failed
 

@@ -242,3 +242,11 @@ def test_symbols_stand_anywhere():
     for text in ("\n\r\n", "the fox", "quick brown", "quick▁brown", "a b c", "a▁b c"):
         assert {*symbols} & {*tokenizer.encode(f"x{text}x")}
     assert not {*symbols} & {*tokenizer.encode("the▁fox")}
+
+
+def test_a_piece_may_reach_across_a_blank():
+    fields = metadata("llama")
+    tokens, scores = [*fields["tokenizer.ggml.tokens"]], [*fields["tokenizer.ggml.scores"]]
+    tokens[-2:], scores[-2:] = ["x▁", "x▁y"], [10.0, 20.0]
+    fields |= {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": scores}
+    assert len(tokens) - 1 in tokenizer_from_gguf(fields).encode("ax yb")
