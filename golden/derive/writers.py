@@ -3,7 +3,14 @@
 import numpy as np
 
 from golden.bits import (
-    SIGNED, TOPS, bytes_of_32, bytes_of_256, bytes_of_mxfp4, codes_of_32, nearest_of_mxfp4, rows_of_blocks,
+    SIGNED,
+    TOPS,
+    bytes_of_32,
+    bytes_of_256,
+    bytes_of_mxfp4,
+    codes_of_32,
+    nearest_of_mxfp4,
+    rows_of_blocks,
 )  # fmt: skip
 from golden.values import Array
 

@@ -6,8 +6,8 @@ from golden.derive import quantize
 from golden.values import Array
 
 __all__ = [
-    "block_neighbour", "codes_in_order", "codes_twice", "int8_truncated", "minimum_forgotten", "nibbles_side_by_side", "one_scale_a_row",
-    "x_not_quantised",
+    "block_neighbour", "codes_in_order", "codes_twice", "int8_truncated", "minimum_forgotten", "nibbles_side_by_side",
+    "one_scale_a_row", "x_not_quantised",
 ]  # fmt: skip
 
 
