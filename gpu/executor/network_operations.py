@@ -20,7 +20,7 @@ from gpu.executor.threads import Pool
 from gpu.executor.vector import LANES, load_part, store_part
 from gpu.executor.weights import Weights
 from gpu.executor.workspace import Workspace, scratch_bytes
-from refimpl.contract import Array
+from refimpl.contract import Array, host
 from refimpl.models.spec import AttentionSpec, LayerSpec, ModelSpec, MoeSpec
 from refimpl.models.tensor import Tensor
 
@@ -37,6 +37,7 @@ def _gate_row(x, up, out, count, code, limit):
         store_part(out + 4 * i, value, left)
 
 
+@host
 def gate(activation: str) -> Callable[..., Array]:
     """Return the gated activation of a name in GATED."""
 
@@ -49,6 +50,7 @@ def gate(activation: str) -> Callable[..., Array]:
     return apply
 
 
+@host
 def takes_gate(gate: Array, up: Array, *, alpha: float = 1.702, limit: float = 7.0) -> bool:
     """Say whether the kernel takes a gate: of one shape with what it gates, and of gpt-oss's steepness."""
     return gate.shape == up.shape and alpha == 1.702 and limit > 0
@@ -62,6 +64,7 @@ def _route_rows(layer, logits, tokens, ids, shares, scratch):
         route_row(record, logits + 4 * t * record.experts, *places, scratch)
 
 
+@host
 def route(router: str) -> Callable[..., tuple[Array, Array]]:
     """Return the router of that name."""
 
@@ -81,6 +84,7 @@ def route(router: str) -> Callable[..., tuple[Array, Array]]:
     return apply
 
 
+@host
 def mix_experts(
     x: Array, ids: Array, weights: Array, w_gate: Array, w_up: Array, w_down: Array, b_gate: Array | None = None,
     b_up: Array | None = None, b_down: Array | None = None, *, activation: str = "silu", weight_inputs: bool = False,
