@@ -87,11 +87,15 @@ class DeviceWeights:
             if name not in self.vectors:
                 bias = self.vectors.get(name.replace(".w_", ".b_") if ".w_" in name else name + ".bias")
                 format = dtype or ("float32" if tensor.format == "float64" else tensor.format)
-                place, kind = (self.matrices, Matrix) if len(tensor.shape) == 2 else (self.stacks, Stack)
-                place[name] = kind(format, _on_device(tensor, format), bias)
+                data = _on_device(tensor, format)
+                if len(tensor.shape) == 2:
+                    self.matrices[name] = Matrix(format, data, bias)
+                else:
+                    self.stacks[name] = Stack(format, data, bias)
         tied = replace(self.matrices["embedding"], bias=self.vectors.get("lm_head.bias"))
         self.matrices.setdefault("lm_head", tied)
-        held = [*self.vectors.values(), *(each.data for each in (*self.matrices.values(), *self.stacks.values()))]
+        held = [matrix.data for matrix in self.matrices.values()] + [stack.data for stack in self.stacks.values()]
+        held += self.vectors.values()
         self.bytes = sum(array.nbytes for array in {id(array): array for array in held}.values())
 
 
