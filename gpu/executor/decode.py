@@ -14,11 +14,15 @@ and in mxfp4 scales above 2^124, with which 12 d is infinite).
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from llvmlite import ir
+
 from refimpl.contract import host
 
 from .lanes import (
     Value,
+    call,
     fma,
+    has,
     load_bfloats,
     load_floats,
     load_halves,
@@ -90,12 +94,33 @@ def _codes_q6_k(block: Value, i: Value) -> Value:
     return _fields(block, i, 4, 16) | _fields(block + 32 * 128, i, 2, 8) << 4
 
 
+_DOUBLES = (0, 1, 2, 3, 4, 6, 8, 12)  # twice the floats of four bits, whose fourth is the sign
+_LOOK_UP = {64: "llvm.x86.avx512.pshuf.b.512", 32: "llvm.x86.avx2.pshuf.b"}  # bytes at once: the instruction
+
+
 def _codes_mxfp4(block: Value, i: Value) -> Value:
-    """Twice the floats of four bits: 0 1 2 3 4 6 8 12 by their low three bits, the fourth the sign; 12 is zero."""
+    """Codes 0..24 of which 12 is zero: looked up where the processor can, else computed."""
     bits = _fields(block + 64, i, 4, 4)
+    for size, feature in ((64, "avx512bw"), (32, "avx2")):
+        if has(feature):
+            return _look_up([*(12 + x for x in _DOUBLES), *(12 - x for x in _DOUBLES)], bits, size)
     first, second, third, sign = ((bits >> j) & 0x01010101 for j in range(4))
-    size = (bits & 0x07070707) + (third & first) + ((third & second) + (third & second & first)) * 2
-    return size + 0x0C0C0C0C - ((size & sign * 255) << 1)
+    double = (bits & 0x07070707) + (third & first) + ((third & second) + (third & second & first)) * 2
+    return double + 0x0C0C0C0C - ((double & sign * 255) << 1)
+
+
+def _look_up(table: list[int], places: Value, size: int) -> Value:
+    """Return the entry of ``table`` [16] at every byte of a vector of words, ``size`` bytes at once."""
+    builder, kind = places.builder, ir.VectorType(ir.IntType(8), size)
+    entries, parts, order = Value(builder, ir.Constant(kind, table * (size // 16))), [], ir.IntType(32)
+    for first in range(0, places.lanes, size // 4):
+        lanes = ir.Constant(ir.VectorType(order, size // 4), list(range(first, first + size // 4)))
+        part = builder.bitcast(builder.shuffle_vector(places.value, places.value, lanes), kind)
+        parts.append(call(_LOOK_UP[size], kind, entries, Value(builder, part)).value)
+    while len(parts) > 1:
+        both = ir.Constant(ir.VectorType(order, 2 * parts[0].type.count), list(range(2 * parts[0].type.count)))
+        parts = [builder.shuffle_vector(parts[n], parts[n + 1], both) for n in range(0, len(parts), 2)]
+    return Value(builder, builder.bitcast(parts[0], places.value.type))
 
 
 def _scales_centred(zero: int) -> Callable[[Value, Value], Scales]:
