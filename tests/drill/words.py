@@ -22,7 +22,7 @@ WORDS = (
     ),
     _fault(
         "unknown letters cheap", "a letter that is no piece costs too little", "unigram.py", "_UNKNOWN = 10.0",
-        "_UNKNOWN = -10.0", f"tokenizer/{KINDS}[t5 of GGUF]",
+        "_UNKNOWN = -10.0", "tokenizer/test_pieces.py::test_a_letter_that_is_no_piece_costs_ten_more_than_any",
     ),
     _fault(
         "shortest key replaced", "the normal form replaces the shortest key", "charsmap.py",

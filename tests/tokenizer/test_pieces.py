@@ -13,6 +13,7 @@ from refimpl.contract import CheckpointError
 from refimpl.files.sentencepiece import BLANK
 from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
 from refimpl.files.wordpiece import WordPiece
+from refimpl.files.unigram import best_path, lengths_by_letter
 from refimpl.llm.generate import TextStream
 from tests.tokenizer import trained
 from tests.tokenizer.pieces import BERT_SPECIALS, KINDS, from_folder, from_gguf, metadata, train
@@ -250,3 +251,11 @@ def test_a_piece_may_reach_across_a_blank():
     tokens[-2:], scores[-2:] = ["x▁", "x▁y"], [10.0, 20.0]
     fields |= {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": scores}
     assert len(tokens) - 1 in tokenizer_from_gguf(fields).encode("ax yb")
+
+
+@pytest.mark.parametrize(("together", "apart"), [(-30.0, -1.0), (-9.0, -9.0), (-12.5, -1.5), (-25.0, -12.0)])
+def test_a_letter_that_is_no_piece_costs_ten_more_than_any(together, apart):
+    pieces = {"ab": together, "b": apart, "c": -2.0}
+    oracle = tokenizers.Tokenizer(tokenizers.models.Unigram([("<unk>", 0.0), *pieces.items()], unk_id=0))
+    found = best_path("cabba", pieces, lengths_by_letter(pieces))
+    assert [[*pieces].index(piece) + 1 if piece in pieces else 0 for piece in found] == oracle.encode("cabba").ids
