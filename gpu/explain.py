@@ -30,11 +30,12 @@ Weights = Mapping[str, Stored]
 
 @host
 def stored(tensors: Mapping[str, Any], dtype: str | None = None) -> dict[str, Stored]:
-    """Return how the tensors of a file are held: vectors in float32, matrices as they are or converted to ``dtype``."""
+    """Return how the tensors of a file are held: matrices as they are or converted to ``dtype``, the rest in float32."""
     itemsize = {"float32": 4, "float16": 2, "bfloat16": 2}
     held = {}
     for name, tensor in tensors.items():
-        form = "float32" if len(tensor.shape) < 2 else dtype or tensor.format
+        vector = len(tensor.shape) < 2 or ".b_" in name or name == "position_embedding"
+        form = "float32" if vector else dtype or tensor.format
         size = int(tensor.nbytes) if form == tensor.format else prod(tensor.shape) * itemsize[form]
         held[name] = Stored(form, tensor.shape, size)
     return held

@@ -6,7 +6,7 @@ The reference has the weights that the executor holds: matrices converted as --d
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ from gpu.cli.output import Answer
 from gpu.executor.weights import DTYPES
 from refimpl import operations
 from refimpl.basics import activation as activations
+from refimpl.basics.gated import swiglu_clamped
 from refimpl.blocks import FORMATS
 from refimpl.contract import Array, host
 from refimpl.llm.quantize import linear_int8
@@ -85,12 +86,50 @@ def _gated_mlp(
     return _linear(opened * _linear(x, up, b_up), down, b_down)
 
 
+def _grouped_moe(
+    x: Array, ids: Array, shares: Array, *stacks: Any, activation: str, limit: float, weight_inputs: bool
+) -> Array:
+    """Mix the experts of each token, expert by expert."""
+    given = np.zeros((*ids.shape, x.shape[1]), x.dtype)
+    for e in map(int, np.unique(ids)):
+        tokens, places = np.nonzero(ids == e)
+        rows = x[tokens] * (shares[tokens, places, None] if weight_inputs else 1)
+        gate, up, down, *biases = (_entry(stack, e) for stack in stacks)
+        opened = _opened(activation, _linear(rows, gate, biases[0]), _linear(rows, up, biases[1]), limit)
+        given[tokens, places] = _linear(opened, down, biases[2])
+    return (given if weight_inputs else given * shares[:, :, None]).sum(1)
+
+
+def _entry(stack: Any, e: int) -> Any:
+    return None if stack is None else stack.part(e) if isinstance(stack, Tensor) else stack[e]
+
+
+def _opened(activation: str, gate: Array, up: Array, limit: float) -> Array:
+    if activation == "swiglu_clamped":
+        return swiglu_clamped(gate, up, limit=limit)
+    return getattr(activations, activation)(gate) * up
+
+
+def _add_shared_expert(
+    y: Array, x: Array, gate: Any, up: Any, down: Any, share: Any = None, *, activation: str
+) -> Array:
+    part = 1 if share is None else activations.sigmoid(_linear(x, share))
+    return y + part * _gated_mlp(x, gate, up, down, activation=activation)
+
+
+_ROUNDED = {
+    "linear": _linear, "mlp": _mlp, "gated_mlp": _gated_mlp, "grouped_moe": _grouped_moe,
+    "add_shared_expert": _add_shared_expert,
+}  # fmt: skip
+
+
 @host
 def reference(options: argparse.Namespace, dtype: Any, rounding: str = "float32") -> Model:
     """Load the reference in ``dtype``, with the weights that an executor with these options holds."""
     source = open_model(options.model, offline=options.offline)
     narrow = np.float32 if options.dtype == "auto" else DTYPES[options.dtype]
-    matrices = {name for name, tensor in source.weights.items() if len(tensor.shape) == 2} - {"position_embedding"}
+    matrices = {name for name, tensor in source.weights.items() if len(tensor.shape) > 1 and ".b_" not in name}
+    matrices -= {"position_embedding"}
     weights: dict[str, Any] = {
         name: tensor.read(narrow if name in matrices else np.float32).astype(dtype, copy=False)
         for name, tensor in source.weights.items()
@@ -104,8 +143,8 @@ def reference(options: argparse.Namespace, dtype: Any, rounding: str = "float32"
                 weights[name] = tensor
             elif "lm_head" not in source.weights:  # tied: rows are looked up as they are, but multiplied in int8
                 weights["lm_head"] = tensor
-    rounded = {"linear": _linear, "mlp": _mlp, "gated_mlp": _gated_mlp}
-    return Model(source.spec, weights, source.tokenizer, SimpleNamespace(**vars(operations) | rounded))
+    spec = replace(source.spec, tied_embeddings="lm_head" not in weights)
+    return Model(spec, weights, source.tokenizer, SimpleNamespace(**vars(operations) | _ROUNDED))
 
 
 def _first_difference(ids: Sequence[int], expected: Sequence[int]) -> int | None:

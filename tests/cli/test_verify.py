@@ -16,6 +16,7 @@ from gpu.verify import layer_errors, reference
 from refimpl import operations
 from refimpl.llm.quantize import quantize_int8
 from refimpl.model import Source, open_model
+from refimpl.models.spec import MoeSpec, weight_shapes
 from refimpl.models.tensor import Tensor
 
 IDS = list(range(40, 60))
@@ -24,10 +25,10 @@ ASK = ["the cat sat on the mat", "--raw", "-n", "16", "--ignore-eos", "--verify"
 
 def _q8_0(tensor: Tensor) -> Tensor:
     """Quantise a matrix to blocks of 32: a float16 scale and 32 int8."""
-    codes, scales = quantize_int8(tensor.read())
+    codes, scales = quantize_int8(tensor.read().reshape(-1, tensor.shape[-1]))
     parts = scales.astype(np.float16).view(np.uint8).reshape(*scales.shape, 2), codes.view(np.uint8)
     blocks = np.concatenate([parts[0], parts[1].reshape(*scales.shape, 32)], axis=-1)
-    return Tensor("q8_0", tensor.shape, blocks.reshape(len(codes), -1))
+    return Tensor("q8_0", tensor.shape, blocks.reshape(*tensor.shape[:-1], -1))
 
 
 @pytest.fixture
@@ -74,10 +75,38 @@ def test_the_reference_has_the_weights_that_were_asked_for(
 def test_inputs_rounded_to_int8_are_judged_as_such(quantised: Source, monkeypatch: Any, capsys: Any) -> None:
     assert main([*ASK, "--activations", "int8"]) == 0
     assert "no layer differs beyond int8 rounding" in capsys.readouterr().err
-    theta = replace(quantised, spec=replace(quantised.spec, rope=replace(quantised.spec.rope, theta=100.0)))
+    mixers = (replace(mixer, rope=replace(mixer.rope, theta=100.0)) for mixer in quantised.spec.mixers)
+    layers = tuple(replace(layer, mixer=mixer) for layer, mixer in zip(quantised.spec.layers, mixers, strict=True))
+    theta = replace(quantised, spec=replace(quantised.spec, layers=layers))
     monkeypatch.setattr("gpu.model.open_model", lambda ref, offline: theta)
     assert main([*ASK, "--activations", "int8"]) == 1
     assert "is the first to differ beyond int8 rounding" in capsys.readouterr().err
+
+
+MIXTURES = {
+    "shared": MoeSpec(4, 2, 32, shared_size=64, shared_gate=True),
+    "clamped": MoeSpec(4, 2, 32, "swiglu_clamped", 2.0, "top_k_softmax", router_bias=True, biases=True),
+    "weighed inputs": MoeSpec(4, 1, 32, router="top_k_sigmoid", weight_inputs=True),
+}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("flags", [[], ["--activations", "int8"], ["--dtype", "bfloat16"]])
+def test_mixtures_are_judged_too(
+    name: str, flags: list[str], quantised: Source, monkeypatch: Any, capsys: Any
+) -> None:
+    layers = tuple(replace(layer, network=MIXTURES[name]) for layer in quantised.spec.layers)
+    spec, rng = replace(quantised.spec, layers=layers), np.random.default_rng(5)
+    weights = dict(quantised.weights)
+    for weight, shape in weight_shapes(spec).items():
+        if weight not in weights:
+            tensor = Tensor("float32", shape, rng.standard_normal(shape, np.float32) * np.float32(0.4))
+            weights[weight] = tensor if len(shape) == 1 or ".b_" in weight else _q8_0(tensor)
+    mixed = replace(quantised, spec=spec, weights={weight: weights[weight] for weight in weight_shapes(spec)})
+    for module in ("gpu.model", "gpu.verify"):
+        monkeypatch.setattr(f"{module}.open_model", lambda ref, offline: mixed)
+    assert main([*ASK, *flags]) == 0
+    assert "no layer differs beyond" in capsys.readouterr().err
 
 
 def test_int8_is_the_arithmetic_of_the_specification(quantised: Source) -> None:
