@@ -127,7 +127,7 @@ def _likely(token: Any, tokenizer: Any, count: int) -> dict[str, Any]:
     """Return a token's log-probability as JSON, with those of the likeliest ones."""
 
     def spelled(i: int) -> str:
-        return tokenizer.decode([i]) if tokenizer is not None else ""
+        return tokenizer.token_bytes(i).decode("utf-8", "replace") if tokenizer is not None else ""
 
     top = [{"id": i, "token": spelled(i), "logprob": p} for i, p in token.top_logprobs[:count]]
     return {"id": token.id, "token": spelled(token.id), "logprob": token.logprob, "top": top}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from refimpl.contract import CheckpointError
 from refimpl.files.sentencepiece import BLANK
 from refimpl.files.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
-from refimpl.files.wordpiece import WordPiece
 from refimpl.files.unigram import best_path, lengths_by_letter
+from refimpl.files.wordpiece import WordPiece
 from refimpl.llm.generate import TextStream
 from tests.tokenizer import trained
 from tests.tokenizer.pieces import BERT_SPECIALS, KINDS, from_folder, from_gguf, metadata, train
