@@ -30,7 +30,7 @@ Weights = Mapping[str, Stored]
 
 @host
 def stored(tensors: Mapping[str, Any], dtype: str | None = None) -> dict[str, Stored]:
-    """Return how the tensors of a file are held: matrices as they are or converted to ``dtype``, the rest in float32."""
+    """Return how tensors of a file are held: matrices as they are or converted to ``dtype``, the rest in float32."""
     itemsize = {"float32": 4, "float16": 2, "bfloat16": 2}
     held = {}
     for name, tensor in tensors.items():

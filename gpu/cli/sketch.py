@@ -102,7 +102,6 @@ def explain_sketch(model: Sketch, prompt: int, answer: int, limits: Machine) -> 
     spec, end = model.spec, prompt + answer
     here, step = _tables(model, prompt, answer, this_machine(limits), "float32", CHUNK)
     there, _ = _tables(model, prompt, answer, _H100, "bfloat16", None)
-    form = next(iter({weight.format for weight in model.weights.values() if len(weight.shape) > 1}))
     return [
         *describe(model, limits, prompt),
         *here,
@@ -111,5 +110,5 @@ def explain_sketch(model: Sketch, prompt: int, answer: int, limits: Machine) -> 
         *_memory(spec, end),
         f"time: not measured, as {model.source.path} has no weights; this machine's limit is {1e3 * step:.2f} ms "
         f"a token after {end - 1} tokens ({1 / step:.1f} tok/s)",
-        *_served(spec, end - 1, form),
+        *_served(spec, end - 1, model.weights["embedding"].format),
     ]

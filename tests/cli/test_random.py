@@ -69,7 +69,7 @@ def test_an_h100_serves_as_the_bounds_say() -> None:
 
 def test_weights_are_counted_in_the_dtype_that_is_asked_for() -> None:
     wide, narrow = lines_of("-m", "random:gpt2", "--dtype", "float32"), lines_of("-m", "random:gpt2")
-    assert "in 497.8 MB (float32)" in wide[2] and "(bfloat16)" in narrow[2]
+    assert "in 497.8 MB (float32)" in wide[2] and "(bfloat16, float32)" in narrow[2]
 
 
 def test_a_prompt_of_so_many_tokens(capsys: Capture) -> None:
