@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu import device
 from gpu.namespace import namespace
+from gpu.packed import packed_matrix
 from refimpl.contract import Array, UsageError, host
 from refimpl.encoder_model import EncoderModel, Place
 from refimpl.model import Source
@@ -33,23 +34,34 @@ def load_encoder(
         raise UsageError(f"{given[0]} is for decoders alone, and {source.path} is none: {source.spec.family}")
     if dtype not in (None, *_DTYPES):
         raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")
-    weights = rounded_weights(source, dtype)
+    weights = _packed_weights(source, dtype) if name == "cpu" else _placed(rounded_weights(source, dtype), name)
     place = Place(namespace(name), nullcontext if name == "cpu" else lambda: device.use(name), device.to_host, name)
-    return other_model(source.spec, _placed(weights, name), source.tokenizer, source.path, place)
+    return other_model(source.spec, weights, source.tokenizer, source.path, place)
 
 
 @host
 def rounded_weights(source: Source, dtype: str | None) -> dict[str, Array]:
-    """Read weights as float32, their matrices rounded to a dtype first."""
+    """Read weights as float32, the matrices of linear maps rounded to a dtype first."""
     narrow = _DTYPES[dtype or "float32"]
     return {
-        key: tensor.read(narrow if len(tensor.shape) == 2 else np.float32).astype(np.float32, copy=False)
+        key: tensor.read(narrow if _is_matrix(key) else np.float32).astype(np.float32, copy=False)
         for key, tensor in source.weights.items()
     }
 
 
-def _placed(weights: Mapping[str, Any], name: str) -> dict[str, Any]:
-    if name == "cpu":
-        return dict(weights)
+def _is_matrix(key: str) -> bool:
+    last = key.rpartition(".")[2]
+    return last.startswith("w_") or last in ("embedding", "lm_head")
+
+
+def _packed_weights(source: Source, dtype: str | None) -> dict[str, Any]:
+    """Pack the matrices of linear maps, as they are stored unless a dtype is given; read the others as float32."""
+    return {
+        key: packed_matrix(tensor, dtype and _DTYPES[dtype]) if _is_matrix(key) else tensor.read(np.float32)
+        for key, tensor in source.weights.items()
+    }
+
+
+def _placed(weights: Mapping[str, Array], name: str) -> dict[str, Array]:
     with device.use(name):
         return {key: device.array(weight) for key, weight in weights.items()}

@@ -7,27 +7,35 @@ from refimpl.contract import Array, host
 
 __all__ = ["namespace"]
 
+_SHORT = 1 << 12  # scores of a head, up to which NumPy is as fast
+
 
 @host
 def namespace(name: str) -> Any:
     """Return the operations of a device: kernels on ``cuda`` and ``emulated``.
 
-    On the ``cpu`` they are the specification's, whose matrices BLAS multiplies, with the executor's kernels in place of
-    the norms and activations, where these are faster: up to 60 times, for the exact GELU.
+    On the ``cpu`` they are the specification's, with the executor's kernels in place of linear maps by packed matrices,
+    attention, norms and activations.
 
-    >>> namespace("cpu").attention.__module__, namespace("emulated").attention.__module__
-    ('refimpl.llm.attention', 'gpu.llm.attention')
+    >>> namespace("cpu").t5_bias.__module__, namespace("emulated").t5_bias.__module__
+    ('refimpl.llm.position_bias', 'gpu.llm.position_bias')
     """
     if name != "cpu":
         from gpu import operations as kernels
 
         return kernels
+    from gpu import packed
     from gpu.executor.elementary import ACTIVATIONS
     from gpu.executor.operations import OPERATIONS
     from refimpl import operations as plain
 
-    faster = {known: OPERATIONS[known].call for known in ("layer_norm", "rms_norm", *ACTIVATIONS)}
-    linear = plain.linear
+    faster: dict[str, Any] = {known: OPERATIONS[known].call for known in ("layer_norm", "rms_norm", *ACTIVATIONS)}
+
+    linear = packed.linear
+
+    def attention(q: Array, k: Array, v: Array, **rules: Any) -> Array:
+        run = plain.attention if len(q) * len(k) <= _SHORT else packed.attention
+        return run(q, k, v, **rules)
 
     def mlp(x: Array, up: Array, down: Array, b_up: Any = None, b_down: Any = None, *, activation: str) -> Array:
         return linear(faster[activation](linear(x, up, b_up)), down, b_down)
@@ -38,4 +46,6 @@ def namespace(name: str) -> Any:
     ) -> Array:  # fmt: skip
         return linear(faster[activation](linear(x, gate, b_gate)) * linear(x, up, b_up), down, b_down)
 
-    return SimpleNamespace(**{**vars(plain), **faster, "mlp": mlp, "gated_mlp": gated_mlp})
+    faster |= {"linear": linear, "embedding": packed.embedding, "attention": attention, "mlp": mlp}
+    faster |= {"gated_mlp": gated_mlp}
+    return SimpleNamespace(**{**vars(plain), **faster})
