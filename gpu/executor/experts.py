@@ -13,7 +13,9 @@ from gpu.executor.rows import add_row, copy_row, normalise, round_row, scale_row
 from gpu.executor.team import tasks
 from gpu.executor.vector import LANES, float_at, fma, load_part, splat, splat_at, store_part
 
-__all__ = ["choose", "gather", "mix", "sort_choices"]
+__all__ = ["choose", "mix"]
+
+_FEW = 4  # tokens up to which one thread alone is sooner than threads that wait for each other
 
 @jit
 def _sort(program, team, record):
@@ -38,34 +40,43 @@ def _sort(program, team, record):
     program.group_count = count
 
 
-@jit
-def sort_choices(program, team, record):
-    """Sort the choices by expert."""
-    for _ in tasks(team, 1):
-        _sort(program, team, record)
+@inlined
+def _choose(program, team, record, t):
+    """Choose a token's experts by its row of ``logit``."""
+    ids, shares = program.ids + 8 * t * record.active, program.shares + 4 * t * record.active
+    route_row(record, program.logit + t * program.logit_stride, ids, shares, team.scratch)
+
+
+@inlined
+def _gather(program, record, place):
+    """Copy the token of a choice to its place in the order of experts."""
+    choice = words_at(program.order, place + 1)[place]
+    row = program.chosen + place * program.chosen_stride
+    copy_row(row, program.normed + choice // record.active * program.normed_stride, program.hidden)
+    if record.weight_inputs:
+        scale_row(row, program.hidden, float_at(program.shares + 4 * choice))
+    if program.int8:
+        round_row(program, place, row, program.hidden)
 
 
 @jit
-def choose(program, team, record):
-    """Choose every token's experts by its row of ``logit``, and sort them."""
-    for t in tasks(team, program.tokens):
-        ids, shares = program.ids + 8 * t * record.active, program.shares + 4 * t * record.active
-        route_row(record, program.logit + t * program.logit_stride, ids, shares, team.scratch)
-    sort_choices(program, team, record)
-
-
-@jit
-def gather(program, team, record):
-    """Copy the token of every choice to its place in the order of experts."""
+def choose(program, team, record, given):
+    """Choose every token's experts, if they are not given, sort the choices, and gather what the experts read."""
     choices = program.tokens * record.active
-    order = words_at(program.order, choices)
-    for place in tasks(team, choices):
-        row = program.chosen + place * program.chosen_stride
-        copy_row(row, program.normed + order[place] // record.active * program.normed_stride, program.hidden)
-        if record.weight_inputs:
-            scale_row(row, program.hidden, float_at(program.shares + 4 * order[place]))
-        if program.int8:
-            round_row(program, place, row, program.hidden)
+    if program.tokens <= _FEW:
+        for _ in tasks(team, 1):
+            for t in range(0 if given else program.tokens):
+                _choose(program, team, record, t)
+            _sort(program, team, record)
+            for place in range(choices):
+                _gather(program, record, place)
+    else:
+        for t in tasks(team, 0 if given else program.tokens):
+            _choose(program, team, record, t)
+        for _ in tasks(team, 1):
+            _sort(program, team, record)
+        for place in tasks(team, choices):
+            _gather(program, record, place)
 
 
 @inlined

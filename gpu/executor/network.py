@@ -6,9 +6,9 @@ without touching the residual stream, ``close_network`` adds what it gives.
 
 import numpy as np
 
-from gpu.executor.experts import gather, mix, sort_choices
+from gpu.executor.experts import choose, mix
 from gpu.executor.jit import jit, spliced
-from gpu.executor.program import W_DOWN, W_GATE, W_UP, layer_at, matrix_at, program_at, team_at
+from gpu.executor.program import ROUTER, SHARE, W_DOWN, W_GATE, W_UP, layer_at, matrix_at, program_at, team_at
 from gpu.executor.projection import ACTIVATE, ADD, KEEP, project
 from gpu.executor.rows import add_normed, round_rows
 
@@ -31,12 +31,14 @@ def add_projected(program, team, record, index, gain, bias):
 
 
 @spliced
-def open_network(program, team, record, first):
-    """Run what reads ``normed``: the network of every token, and the experts of the choices, which are sorted."""
+def open_network(program, team, record, first, given):
+    """Run what reads ``normed``: the network of every token, and the experts, chosen here if they are not given."""
     if record.width:
         multiply_by(program, team, record, first + W_GATE, first + W_UP, ACTIVATE, 0)
     if record.experts:
-        gather(program, team, record)
+        if not given:
+            multiply_by(program, team, record, first + ROUTER, first + SHARE, KEEP, 0)
+        choose(program, team, record, given)
         experts = record.expert_matrices
         multiply_by(program, team, record, experts, experts + 1, ACTIVATE, 1)
         round_rows(program, team, matrix_at(program, experts + 2), program.tokens * record.active)
@@ -61,6 +63,5 @@ def run_network(worker, workers, address):
     program = program_at(address)
     team = team_at(program, worker)
     record = layer_at(program, 0)
-    sort_choices(program, team, record)
-    open_network(program, team, record, 0)
+    open_network(program, team, record, 0, True)
     close_network(program, team, record, 0)

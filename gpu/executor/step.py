@@ -6,13 +6,10 @@ by one task in one order, whatever the other tokens, the chunk, the pages and th
 """
 
 from gpu.executor.attend import append, attend
-from gpu.executor.experts import choose
 from gpu.executor.jit import jit, spliced
 from gpu.executor.linear import embedding_row
 from gpu.executor.network import add_projected, close_network, multiply_by, open_network
 from gpu.executor.program import (
-    ROUTER,
-    SHARE,
     SLOTS,
     W_O,
     W_Q,
@@ -86,12 +83,9 @@ def _narrow(program, team):
 
 @spliced
 def _start_network(program, team, record, first):
-    """Normalise what the network reads, choose the experts of a mixture, and let it read."""
+    """Normalise what the network reads, and let it read."""
     _norm_rows(program, team, record.mlp_gain, record.mlp_bias)
-    if record.experts:
-        multiply_by(program, team, record, first + ROUTER, first + SHARE, KEEP, 0)
-        choose(program, team, record)
-    open_network(program, team, record, first)
+    open_network(program, team, record, first, False)
 
 
 @spliced
