@@ -206,7 +206,7 @@ def _fetch_from_hub(name: str, offline: bool) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise UsageError(f'{name!r} is no folder, and the hub needs an extra: pip install -e ".[hub]"') from error
-    patterns = ["*.json", "*.jinja", "model*.safetensors"]
+    patterns = ["*.json", "*.jinja", "model*.safetensors", "vocab.txt", "tokenizer.model", "spiece.model"]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=offline))
     except Exception as error:  # httpx, requests, OSError, ValueError: it differs between versions

@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.drill.chapter import CHAPTER
+from tests.drill.encoders import ENCODERS
 from tests.drill.families import FAMILIES
 from tests.drill.faults import OTHERS, Fault
 from tests.drill.numbers import NUMBERS
@@ -22,7 +23,7 @@ from tests.drill.order import ORDER
 from tests.drill.words import WORDS
 from tests.mirror.tree import ROOT
 
-FAULTS = (*OTHERS, *ORDER, *NUMBERS, *CHAPTER, *WORDS, *FAMILIES)
+FAULTS = (*OTHERS, *ORDER, *NUMBERS, *CHAPTER, *WORDS, *FAMILIES, *ENCODERS)
 LIMIT = 600  # seconds of one check
 FAILED = 1  # pytest's exit code for tests that failed
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gpu
 import refimpl
-from refimpl.contract import ContractError, UsageError
+from refimpl.contract import CheckpointError, ContractError, UsageError
 from refimpl.encoder_model import EncoderModel
 from refimpl.files.vocabulary import Tokenizer
 from refimpl.models.encoder_decoder import answer_caches, decode_answer, encode_source, memorise, token_logits
@@ -150,6 +150,7 @@ def test_an_answer_begins_as_the_config_says():
     config = json.loads((FAMILIES / "bart" / "config.json").read_text())
     assert read_spec(config).start_ids == (2,)
     assert read_spec(config | {"forced_bos_token_id": 0}).start_ids == (2, 0)
+    assert read_spec(config | {"force_bos_token_to_be_generated": True}).start_ids == (2, 0)
     model = load("bart")
     spec = read_spec(config | {"forced_bos_token_id": 0})
     forced = Seq2SeqModel(spec, model.weights)
@@ -189,7 +190,7 @@ def test_only_differences_of_biases_by_distance_count():
 def test_a_head_of_its_own_replaces_the_embedding():
     """flan-t5 and t5-v1_1 hold lm_head beside the embedding; a tied file may hold it twice."""
     config = json.loads((FAMILIES / "t5_v1_1" / "config.json").read_text())
-    tensors = dict(gpu_tensors("t5_v1_1"))
+    tensors = dict(tensors_of("t5_v1_1"))
     head = np.random.default_rng(0).standard_normal(tensors["shared.weight"].shape).astype(np.float32)
     tensors["lm_head.weight"] = Tensor("float32", head.shape, head)
     model = load("t5_v1_1")
@@ -204,10 +205,76 @@ def tied(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"tie_word_embeddings": True}
 
 
-def gpu_tensors(name: str) -> dict[str, Tensor]:
+def tensors_of(name: str) -> dict[str, Tensor]:
     from refimpl.files.checkpoint import read_folder
 
     return read_folder(FAMILIES / name)[1]
+
+
+def gamma(name: str) -> str:
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+SPELLINGS = {  # of published files: how names differ, and what stands there twice or is never read
+    "bert_pretraining": (gamma, {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+                                 "bert.embeddings.position_ids": None}),
+    "roberta": (lambda name: f"roberta.{name}", {"roberta.embeddings.position_ids": None}),
+    "xlm_roberta_mlm": (str, {"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+                              "lm_head.decoder.bias": "lm_head.bias"}),
+    "distilbert": (lambda name: f"distilbert.{name}", {}),
+    "clip_text_legacy": (lambda name: f"text_model.{name}", {"text_model.embeddings.position_ids": None}),
+    "t5": (str, {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight",
+                 "lm_head.weight": "shared.weight"}),
+    "t5_encoder": (lambda name: name.replace("shared", "encoder.embed_tokens"), {"lm_head.weight": "shared.weight"}),
+    "bart": (str, {f"{twice}.weight": "model.shared.weight" for twice in ("lm_head", "model.encoder.embed_tokens")}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_published_spellings_are_read(name: str):
+    (renamed, more), tensors = SPELLINGS[name], tensors_of(name)
+    numbers = Tensor("float32", (1, 16), np.zeros((1, 16), np.float32))
+    published = {renamed(key): tensor for key, tensor in tensors.items()}
+    published |= {key: numbers if same is None else tensors[same] for key, same in more.items()}
+    spec = read_spec(json.loads((FAMILIES / name / "config.json").read_text()))
+    plain, read = read_weights(tensors, spec), read_weights(published, spec)
+    assert {key: tensor.source is plain[key].source for key, tensor in read.items()} == dict.fromkeys(plain, True)
+
+
+def test_a_head_is_there_as_a_whole_or_not_at_all():
+    tensors = tensors_of("bert_pretraining")
+    config = json.loads((FAMILIES / "bert_pretraining" / "config.json").read_text())
+    heads = ("cls.predictions.", "cls.seq", "bert.pooler.")
+    bare = {key: tensor for key, tensor in tensors.items() if not key.startswith(heads)}
+    weights = read_weights(bare, read_spec(config))
+    assert not any(key.startswith(("mask.", "pool.", "next.")) for key in weights)
+    with pytest.raises(CheckpointError, match=r"tensor pooler\.dense\.bias is missing"):
+        read_weights(bare | {"bert.pooler.dense.weight": tensors["bert.pooler.dense.weight"]}, read_spec(config))
+    with pytest.raises(CheckpointError, match=r"tensor qa_outputs\.weight is not part of this bert model"):
+        read_weights(bare | {"qa_outputs.weight": tensors["bert.pooler.dense.weight"]}, read_spec(config))
+
+
+REFUSED = [
+    ("bert_tokens", {"is_decoder": True}, "key 'is_decoder'"),
+    ("bert_tokens", {"position_embedding_type": "relative_key"}, "must be one of absolute"),
+    ("bert_tokens", {"num_attention_heads": 5}, "5 heads do not divide a width of 24"),
+    ("bert_tokens", {"hidden_act": "mish"}, "hidden_act must be one of"),
+    ("roberta", {"pad_token_id": 17}, "leaves none of 18 positions"),
+    ("clip_text", {"use_attention_mask": True}, "key 'use_attention_mask'"),
+    ("t5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj must be one of"),
+    ("t5", {"relative_attention_num_buckets": 7}, "7 buckets, an even number"),
+    ("t5", {"relative_attention_max_distance": 4}, "for distances up to 4"),
+    ("t5", {"decoder_start_token_id": 61}, "decoder_start_token_id must be"),
+    ("bart", {"normalize_before": True}, "key 'normalize_before'"),
+    ("bart", {"tie_word_embeddings": False}, "tie_word_embeddings false is not supported"),
+    ("bart", {"forced_bos_token_id": 61}, "forced_bos_token_id must be"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), REFUSED)
+def test_what_would_change_the_mathematics_is_refused(name: str, change: dict[str, Any], message: str):
+    with pytest.raises(CheckpointError, match=message):
+        read_spec(json.loads((FAMILIES / name / "config.json").read_text()) | change)
 
 
 def test_matrices_are_rounded_as_asked():

@@ -17,7 +17,8 @@ MODEL_TYPES = {"bart": frozenset((
     "model_type", "vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
     "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function", "max_position_embeddings",
     "scale_embedding", "tie_word_embeddings", "decoder_start_token_id", "forced_bos_token_id", "bos_token_id",
-    "eos_token_id", "is_encoder_decoder", "num_hidden_layers", "normalize_embedding",
+    "eos_token_id", "is_encoder_decoder", "num_hidden_layers", "normalize_embedding", "extra_pos_embeddings",
+    "force_bos_token_to_be_generated", "replacing_rate",
 ))}  # fmt: skip
 
 _OFFSET = 2
@@ -45,6 +46,8 @@ def spec(config: Mapping[str, Any]) -> EncoderDecoderSpec:
             raise CheckpointError(f"config.json: {name} {str(not only).lower()} is not supported")
     width, most = integer(config, "d_model", 1024), integer(config, "max_position_embeddings", 1024)
     vocabulary, known = integer(config, "vocab_size"), {"decoder_start_token_id": 2, **config}
+    if flag(config, "force_bos_token_to_be_generated") and known.get("forced_bos_token_id") is None:
+        known["forced_bos_token_id"] = known.get("bos_token_id", 0)  # as the first files said it
     first = [name for name in ("decoder_start_token_id", "forced_bos_token_id") if known.get(name) is not None]
     starts = tuple(integer(known, name, least=0, most=vocabulary - 1) for name in first)
     return EncoderDecoderSpec(

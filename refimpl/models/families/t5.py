@@ -16,7 +16,7 @@ MODEL_TYPES = dict.fromkeys(("t5", "umt5"), frozenset((
     "model_type", "vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads",
     "relative_attention_num_buckets", "relative_attention_max_distance", "layer_norm_epsilon", "feed_forward_proj",
     "tie_word_embeddings", "scale_decoder_outputs", "decoder_start_token_id", "eos_token_id", "n_positions",
-    "is_encoder_decoder", "dense_act_fn", "is_gated_act",
+    "is_encoder_decoder", "dense_act_fn", "is_gated_act", "scalable_attention",
 )))  # fmt: skip
 
 _NETWORKS = {"relu": ("relu", False), "gated-gelu": ("gelu_tanh", True), "gated-silu": ("silu", True)}
