@@ -143,6 +143,8 @@ def _check_together(options: argparse.Namespace) -> None:
     given = [name for name, present in sources.items() if present]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} both name a prompt: give one")
+    if options.prompt_tokens is not None and (options.template or options.system is not None):
+        raise UsageError("--prompt-tokens goes through no chat template: leave out --system, --tools and the like")
     if options.model.startswith(RANDOM) and given not in ([], ["--prompt-tokens"]):
         raise UsageError(f"{options.model} has no tokenizer, which {given[0]} needs: give --prompt-tokens N")
     single = "--plot" if options.plot else "--explain" if options.explain else "--verify" if options.verify else None

@@ -88,6 +88,8 @@ def test_a_prompt_of_so_many_tokens(capsys: Capture) -> None:
         (["-m", "random:gpt2", "--explain", "-c", "512"], "the prompt has 512 tokens: a context of 512 leaves no room"),
         (["-m", "random:gpt2", "--explain", "--prompt-tokens", "1024"], "a context of 1024 leaves no room"),
         (["-m", "random:gpt2", "--prompt-tokens", "0"], "argument --prompt-tokens: expected a whole number from 1"),
+        (["--prompt-tokens", "9", "--system", "a"], "--prompt-tokens goes through no chat template"),
+        (["--prompt-tokens", "9", "--now", "2026-01-01"], "--prompt-tokens goes through no chat template"),
         (["-m", "random:gpt2", "--prompt-tokens", "9", "a"], "PROMPT and --prompt-tokens both name a prompt"),
         (["-m", "random:gpt2", "--chat"], "random:gpt2 has no tokenizer, which --chat needs: give --prompt-tokens"),
     ],
