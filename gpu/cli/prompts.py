@@ -14,13 +14,13 @@ from refimpl.flags import RANDOM
 
 __all__ = ["Prompt", "check_text", "read_prompts", "read_text", "shape_prompt"]
 
-Prompt = str | list[dict[str, str]] | range
+Prompt = str | list[dict[str, Any]] | range
 """Text, messages such as {"role": "user", "content": "Hello"}, or so many tokens whatever they are."""
 
 _TOKENS_OF_RANDOM = 512  # of a prompt that random:NAME gets when none is named
 
 _RECORD = ("prompt", "messages")
-_MESSAGE = ("role", "content")
+_MESSAGE = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content")
 _ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -76,16 +76,20 @@ def _check_keys(value: dict[str, Any], known: Collection[str], where: str) -> No
         raise UsageError(f"{where}: expected no keys but {' and '.join(known)}, got {unknown[0]!r}")
 
 
-def _read_messages(messages: Any, where: str) -> list[dict[str, str]]:
+def _read_messages(messages: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(messages, list) or not messages:
         raise UsageError(f"{where}: expected a list of messages, at least one")
     for message in messages:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in _MESSAGE):
+        calls = isinstance(message, dict) and message.get("tool_calls")  # the one message that needs no content
+        needed = ("role",) if calls and message.get("content") is None else ("role", "content")
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in needed):
             raise UsageError(f"{where}: a message needs a role and a content, both strings")
         _check_keys(message, _MESSAGE, where)
+        if calls and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+            raise UsageError(f"{where}: tool_calls are a list of objects")
         if message["role"] not in _ROLES:
             raise UsageError(f"{where}: the role of a message is {', '.join(_ROLES)}, not {message['role']!r}")
-        check_unicode(message["content"], where)
+        check_unicode(message.get("content") or "", where)
     return messages
 
 

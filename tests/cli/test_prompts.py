@@ -1,6 +1,7 @@
 """Where prompts come from, and what cannot be one."""
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -47,13 +48,26 @@ def test_lines_of_json(tmp_path: Path) -> None:
     assert _read("--prompts", str(path)) == ["one", "two", [{"role": "user", "content": "three"}]]
 
 
+def test_messages_of_tools(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "1 + 1"}, {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "name": "add", "content": "2"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]  # fmt: skip
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"messages": messages}))
+    assert _read("--prompts", str(path)) == [messages]
+
+
 @pytest.mark.parametrize(
     "line",
     ["{", "1", "null", "[]", "{}", '{"prompt": 1}', '{"messages": []}', '{"messages": [1]}', '""', "[" * 5000,
      '{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}', '{"prompt": "a", "max_tokens": 5}',
      '{"prompt": "a", "promt": "b"}', '{"messages": "a"}', '{"messages": [{"role": "robot", "content": "a"}]}',
-     '{"messages": [{"role": "user", "content": "a", "name": "b"}]}', '{"messages": [{"role": "", "content": "a"}]}',
+     '{"messages": [{"role": "user", "content": "a", "nam": "b"}]}', '{"messages": [{"role": "", "content": "a"}]}',
      '{"messages": [{"role": "user", "content": "\\ud800"}]}', '{"messages": [{"role": ["user"], "content": "a"}]}',
+     '{"messages": [{"role": "tool", "tool_calls": []}]}', '{"messages": [{"role": "assistant", "content": null}]}',
+     '{"messages": [{"role": "assistant", "tool_calls": [1]}]}', '{"messages": [{"role": "tool", "tool_calls": "a"}]}',
      '{"messages": [{"role": "user"}]}', '{"messages": [{"role": "user", "content": 3}]}', '"\\ud800"'],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
