@@ -16,9 +16,9 @@ def _wrong(name: str, what: str, file: str, old: str, new: str, folder: str) -> 
 
 
 ENCODERS = (
-    _wrong(
-        "padding counted", "RoBERTa's positions count padding too", "encoder",
-        "np.cumsum(real) - 1", "np.arange(len(ids))", "roberta",
+    _fault(
+        "padding counted", "RoBERTa's positions count padding too", "refimpl/models/encoder.py",
+        "np.cumsum(real) - 1", "np.arange(len(ids))", "test_roberta_s_padding_may_stand_anywhere",
     ),
     _wrong(
         "padding seen", "a bias by distance lets padding be seen", "stack",

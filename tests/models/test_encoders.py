@@ -108,6 +108,13 @@ def test_padding_changes_no_real_token(name: str, data: st.DataObject):
         np.testing.assert_allclose(seen, truth, rtol=1e-10, atol=1e-10, err_msg=f"{output} {end}")
 
 
+@pytest.mark.parametrize("ids", [[1, 1, 1, 9, 8, 7], [9, 1, 8, 1, 1, 7], [9, 8, 7, 1]])
+def test_roberta_s_padding_may_stand_anywhere(ids: list[int]):
+    model, real = load("roberta"), np.array(ids) != 1
+    padded = model.forward([ids], [real.astype(int)])["last_hidden_state"][0][real]
+    np.testing.assert_allclose(padded, model.forward([[9, 8, 7]])["last_hidden_state"][0], rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("name", ENCODERS + SEQ2SEQ)
 @pytest.mark.parametrize("implementation", ["float32", "gpu-cpu"])
 def test_a_batch_is_its_texts_one_by_one(name: str, implementation: str):
