@@ -27,7 +27,7 @@ _METADATA = WINDOWS | {key: key for key in ("final_logit_softcapping", "attn_log
 _THIRD = _METADATA | {"rope.freq_base_swa": "rope_local_base_freq"}
 GGUF = {
     "gemma2": Architecture("gemma2", _METADATA, configure=lambda config, meta: _gguf(config, meta, 46)),
-    "gemma3": Architecture("gemma3_text", _THIRD, {"sliding_window": None}, configure=lambda c, meta: _gguf(c, meta, 62)),
+    "gemma3": Architecture("gemma3_text", _THIRD, {"sliding_window": None}, configure=lambda c, m: _gguf(c, m, 62)),
 }
 
 _TENSORS = TENSORS | {
