@@ -39,6 +39,8 @@ def load(
     ``hidden_states`` and ``greedy`` go beyond it where positions are rotary, as the reference does. On cuda and
     emulated the activations are float32, and there are no threads to choose.
 
+    An encoder or encoder-decoder comes as an ``EncoderModel`` or ``Seq2SeqModel`` over the device's operations.
+
     A ``draft``, a smaller model of the same vocabulary, or "ngram" (what followed before in the text), proposes up to
     ``num_draft_tokens`` tokens that one pass judges: the same text, sooner where the draft is right.
     """

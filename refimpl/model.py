@@ -75,6 +75,7 @@ def load(
     """Load a model; ``dtype`` is that of weights, activations and cache: float32, float64, bfloat16 or float16.
 
     Weights are read when a layer needs them, and kept as far as a quarter of the free memory holds them.
+    A decoder comes as a ``Model``, an encoder as an ``EncoderModel``, both together as a ``Seq2SeqModel``.
     """
     if dtype not in _DTYPES:
         raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")

@@ -159,10 +159,13 @@ def token_ids(value: Any) -> tuple[int, ...]:
 
 
 @host
-def rope_spec(config: Mapping[str, Any], head_dim: int, theta: float = 10000.0) -> RopeSpec:
+def rope_spec(
+    config: Mapping[str, Any], head_dim: int, theta: float = 10000.0, partial: float | None = None
+) -> RopeSpec:
     """Read the rotary embedding from rope_theta and rope_scaling, or from rope_parameters, which holds both.
 
-    ``theta`` is that of the family, where the config states none.
+    ``theta`` is that of the family, where the config states none; so is ``partial``, the part of a head that turns.
+    Models of families without one turn whole heads, whatever partial_rotary_factor says: one that is not 1 is refused.
 
     >>> from refimpl.models.config import rope_spec
     >>> classic = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 4.0}}
@@ -178,7 +181,10 @@ def rope_spec(config: Mapping[str, Any], head_dim: int, theta: float = 10000.0) 
     kind = _ROPE_ALIASES.get(kind, kind)
     known = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
     check_keys(given, known | set(_ROPE_PARAMS[kind]), "config.json: rope_scaling")
-    dim = int(head_dim * number(merged, "partial_rotary_factor", 1.0, least=0, most=1))
+    part = number(merged, "partial_rotary_factor", partial or 1.0, least=0, most=1)
+    if partial is None and part != 1:
+        raise CheckpointError(f"config.json: partial_rotary_factor {part}, but models of this kind turn whole heads")
+    dim = int(head_dim * part)
     theta = float(number(merged, "rope_theta", theta, least=2, most=1e30))
     smallest = 4 if kind == "dynamic" else 2
     if dim < smallest or dim % 2:

@@ -59,8 +59,8 @@ def encode(
         (C2) every type is one of the model's.
     Source: Devlin et al., BERT, 2018.
     """
-    fits = all(x is None or x.shape == ids.shape for x in (seen, types))
-    require(fits and (seen is None or bool(seen.any())), "C1", f"a mask and types of {ids.shape} tokens, not all padding")
+    fits = all(x is None or x.shape == ids.shape for x in (seen, types)) and (seen is None or bool(seen.any()))
+    require(fits, "C1", f"a mask and types of {ids.shape} tokens, not all padding")
     if spec.token_types:
         types = np.zeros(ids.shape, np.int64) if types is None else types
         require(bool(((types >= 0) & (types < spec.token_types)).all()), "C2", f"types are 0..{spec.token_types - 1}")

@@ -75,7 +75,7 @@ def token_logits(
         1 / sqrt(D) before it.
     Source: Raffel et al., T5, 2020, as in transformers; the bias: Lewis et al., BART, 2019.
     """
-    x = x if spec.logit_scale == 1 else x * spec.logit_scale
+    x = x if spec.logit_scale == 1 else x * x.dtype.type(spec.logit_scale)
     logits = ops.linear(x, weights["lm_head"] if "lm_head" in weights else weights["embedding"])
     return logits + weights["lm_head.bias"] if "lm_head.bias" in weights else logits
 

@@ -26,9 +26,10 @@ FULL, SLIDES = "full_attention", "sliding_attention"
 
 @host
 def attention_spec(
-    config: Mapping[str, Any], *, head_dim: int | None = None, biases: str = "", theta: float = 10000.0, **fields: Any
+    config: Mapping[str, Any], *, head_dim: int | None = None, biases: str = "", theta: float = 10000.0,
+    partial: float | None = None, **fields: Any,
 ) -> AttentionSpec:
-    """Read heads and rotation; ``head_dim`` is that of the family where the config states none.
+    """Read heads and rotation; ``head_dim``, ``theta`` and ``partial`` are the family's where the config states none.
 
     ``biases`` are letters of q, k, v and o; ``fields`` set the rest, a ``rope`` that is given is not read.
     """
@@ -39,7 +40,7 @@ def attention_spec(
     if head_dim is None and config.get("head_dim") is None and width % heads:
         raise CheckpointError(f"config.json: {heads} heads do not divide hidden_size {width}, and head_dim is not set")
     head_dim = integer(config, "head_dim", head_dim or width // heads)
-    rope = fields.pop("rope") if "rope" in fields else rope_spec(config, head_dim, theta)
+    rope = fields.pop("rope") if "rope" in fields else rope_spec(config, head_dim, theta, partial)
     return AttentionSpec(heads, kv_heads, head_dim, rope, biases=tuple(f"b_{letter}" for letter in biases), **fields)
 
 
@@ -158,7 +159,10 @@ def moe_spec(
     """Read a mixture: ``experts`` and ``active`` are a key and the family's number where the config states none."""
     count = integer(config, *experts, most=4096)
     chosen, act = integer(config, *active, most=count), fields.pop("activation", None)
-    return MoeSpec(count, chosen, size, act or activation(config, "hidden_act", "silu"), **fields)
+    act = act or activation(config, "hidden_act", "silu")
+    if act not in ("silu", "gelu_tanh", "swiglu_clamped"):
+        raise CheckpointError(f"config.json: experts have hidden_act silu or gelu_pytorch_tanh, not {config['hidden_act']}")
+    return MoeSpec(count, chosen, size, act, **fields)
 
 
 @host

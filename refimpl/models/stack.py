@@ -49,7 +49,7 @@ def embed_tokens(
     Source: Devlin et al., BERT, 2018, section 3.
     """
     x = ops.embedding(ids, embedding)
-    x = x if scale == 1 else x * scale
+    x = x if scale == 1 else x * x.dtype.type(scale)
     for rows, name in ((types, "token_type_embedding"), (positions, "position_embedding")):
         if rows is not None and name in weights:
             x = ops.learned_position(x, rows, weights[name])

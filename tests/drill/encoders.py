@@ -42,7 +42,7 @@ ENCODERS = (
     ),
     _wrong(
         "states unscaled", "a tied head reads states that are not divided", "encoder_decoder",
-        "x = x if spec.logit_scale == 1 else x * spec.logit_scale", "x = x", "t5",
+        "x = x if spec.logit_scale == 1 else x * x.dtype.type(spec.logit_scale)", "x = x", "t5",
     ),
     _wrong(
         "logits without their bias", "BART's final_logits_bias is left out", "encoder_decoder",

@@ -72,6 +72,16 @@ def test_the_answers_are_those_of_transformers(name: str, implementation: str):
             assert np.linalg.norm(error) <= allowed["rel_l2"] * np.linalg.norm(truth), output
 
 
+@pytest.mark.parametrize(("dtype", "near"), [("bfloat16", 0.05), ("float16", 0.01)])
+@pytest.mark.parametrize("name", ENCODERS + SEQ2SEQ)
+def test_narrow_numbers_stay_narrow(name: str, dtype: str, near: float):
+    inputs, expected = stored(name)
+    for output, x in load(name, dtype).forward(**inputs).items():
+        assert x.dtype.name == dtype
+        truth = expected.get(output, x.astype(np.float64))
+        assert np.linalg.norm(x.astype(np.float64) - truth) <= near * np.linalg.norm(truth), output
+
+
 @pytest.mark.parametrize("implementation", ["float64", "gpu-cpu"])
 @pytest.mark.parametrize("name", SEQ2SEQ)
 def test_greedy_answers_are_those_of_transformers(name: str, implementation: str):

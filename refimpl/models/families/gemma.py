@@ -22,7 +22,7 @@ _KEYS = KEYS | {
     "attention_bias", "layer_types",
 }  # fmt: skip
 _PATTERN = "sliding_window_pattern"
-MODEL_TYPES = {"gemma2": _KEYS, "gemma3_text": _KEYS | {"rope_local_base_freq", _PATTERN, f"_{_PATTERN}"}}
+MODEL_TYPES = {"gemma2": _KEYS, "gemma3_text": _KEYS - {"attn_logit_softcapping"} | {"rope_local_base_freq", _PATTERN, f"_{_PATTERN}"}}
 _METADATA = WINDOWS | {key: key for key in ("final_logit_softcapping", "attn_logit_softcapping")}
 _THIRD = _METADATA | {"rope.freq_base_swa": "rope_local_base_freq"}
 GGUF = {

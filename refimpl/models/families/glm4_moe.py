@@ -45,9 +45,8 @@ _TENSORS = TENSORS | EXPERTS | {"model.layers.{i}.mlp.gate.e_score_correction_bi
 def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family."""
     check_keys(config, MODEL_TYPES["glm4_moe"])
-    partial = {"partial_rotary_factor": 0.5} | dict(config)
     mixer = attention_spec(
-        partial, biases="qkv" if flag(config, "attention_bias") else "",
+        config, partial=0.5, biases="qkv" if flag(config, "attention_bias") else "",
         qk_norm="head" if flag(config, "use_qk_norm") else "none",
     )  # fmt: skip
     dense, mlp, moe = integer(config, "first_k_dense_replace", 1, least=0), mlp_spec(config), _moe(config)

@@ -35,7 +35,7 @@ _TENSORS = {name: targets for name, targets in TENSORS.items() if "_proj" not in
 def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family; every layer slides where sliding_window is set."""
     check_keys(config, MODEL_TYPES["phi3"])
-    mixers = windows(config, attention_spec(config), lambda _: True)
+    mixers = windows(config, attention_spec(config, partial=1.0), lambda _: True)
     return model_spec(config, "phi3", layers_of(mixers, mlp_spec(config)), eps=1e-5)
 
 

@@ -22,7 +22,7 @@ _KEYS = reading.KEYS | WINDOW_KEYS | {
 }  # fmt: skip
 MODEL_TYPES = {
     "qwen2_moe": _KEYS | {_SHARED_SIZE, "qkv_bias"},
-    "qwen3_moe": _KEYS | {"attention_bias"},
+    "qwen3_moe": _KEYS - {"layer_types"} | {"attention_bias"},  # where one layer slides, all do
 }
 GGUF = {
     "qwen2moe": Architecture(
