@@ -18,7 +18,7 @@ _DECODERS_ALONE = ("--explain", "--plot", "--perplexity", "--chat", "--system")
 def _given(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
     """List those of these flags that are set."""
     values = {name: getattr(options, name[2:].replace("-", "_")) for name in names}
-    return [name for name, value in values.items() if value is not None and value is not False]
+    return [name for name, value in values.items() if value is not None and value is not False and value != {}]
 
 
 def _flag(options: argparse.Namespace) -> str:
@@ -28,7 +28,10 @@ def _flag(options: argparse.Namespace) -> str:
 @host
 def check_encoding(options: argparse.Namespace) -> None:
     """Refuse what a text that becomes a vector, or is filled, has no use for."""
-    wrong = _given(options, ("--explain", "--plot", "--system", "--raw", "--draft-model", "--logprobs"))
+    wrong = _given(options, (
+        "--explain", "--plot", "--system", "--raw", "--draft-model", "--logprobs", "--tools", "--now",
+        "--chat-template-kwargs", "--max-tokens",
+    ))  # fmt: skip
     if wrong:
         raise UsageError(f"{_flag(options)} writes no answer: leave out {wrong[0]}")
     for number, text in enumerate(options.embed or [options.fill_mask], 1):

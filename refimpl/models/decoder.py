@@ -9,7 +9,7 @@ from refimpl.contract import Array, Float, Int, composed, host, require
 from refimpl.llm.kv_cache import KVCache, new_cache
 from refimpl.llm.position import rope_table
 from refimpl.llm.rope_scaling import rope_frequencies
-from refimpl.models.layer import Table, run_layer, run_norm
+from refimpl.models.layer import Part, Table, run_layer, run_norm
 from refimpl.models.spec import ModelSpec, RopeSpec
 
 __all__ = ["forward", "new_caches", "position_table", "project_logits"]
@@ -51,14 +51,14 @@ def forward(
     require(bool(((ids >= 0) & (ids < spec.vocab_size)).all()), "C2", f"a token id is not in 0..{spec.vocab_size - 1}")
     start, stop = caches[0].length, caches[0].length + len(ids)
     x = ops.embedding(ids, weights["embedding"])
-    x = x * np.asarray(spec.embedding_scale, x.dtype)
+    x = x * x.dtype.type(spec.embedding_scale)
     if spec.learned_positions:
         x = ops.learned_position(x, np.arange(start, stop), weights["position_embedding"])
     tables = {rope: position_table(rope, start, stop, x.dtype) for rope in spec.ropes}
     states, grown = [x], []
     for number, layer in enumerate(spec.layers):
         table = tables[layer.mixer.rope] if layer.mixer.rope is not None else None
-        x, cache = run_layer(x, _layer(weights, number), spec, number, caches[number], table, ops)
+        x, cache = run_layer(x, Part(weights, f"layers.{number}."), spec, number, caches[number], table, ops)
         states.append(x)
         grown.append(cache)
     states[-1] = run_norm(x, "final_norm", weights, spec, ops)
@@ -76,12 +76,6 @@ def project_logits(
     Source: Press and Wolf, Using the output embedding to improve language models, 2017; cap: Gemma 2, 2024.
     """
     logits = ops.linear(x, weights["embedding" if spec.tied_embeddings else "lm_head"], weights.get("lm_head.bias"))
-    logits = logits * np.asarray(spec.logit_scale, logits.dtype)
+    logits = logits * logits.dtype.type(spec.logit_scale)
     cap = spec.logit_softcap
     return logits if cap is None else (cap * np.tanh(logits / cap)).astype(logits.dtype, copy=False)
-
-
-def _layer(weights: Mapping[str, Array], number: int) -> dict[str, Array]:
-    """Take the weights of one layer under their short names."""
-    prefix = f"layers.{number}."
-    return {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)}

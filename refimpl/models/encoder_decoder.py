@@ -8,7 +8,8 @@ import numpy as np
 from refimpl.contract import Array, Bool, Float, Int, composed, host, require
 from refimpl.llm.kv_cache import KVCache, new_cache
 from refimpl.models.encoder_spec import EncoderDecoderSpec
-from refimpl.models.stack import Memory, Part, embed_tokens, read_memory, run_stack
+from refimpl.models.layer import Part
+from refimpl.models.stack import Memory, embed_tokens, read_memory, run_stack
 
 __all__ = ["answer_caches", "decode_answer", "encode_source", "memorise", "token_logits"]
 

@@ -1,6 +1,6 @@
 """One layer of a decoder, whatever its kind, written once over a namespace of operations."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,9 +9,32 @@ from refimpl.contract import Array, Float, composed
 from refimpl.llm.kv_cache import KVCache
 from refimpl.models.spec import AttentionSpec, ModelSpec, MoeSpec
 
-__all__ = ["Table", "run_layer", "run_norm"]
+__all__ = ["Part", "Table", "run_layer", "run_norm"]
 
 Table: TypeAlias = tuple[Float[Array, "T J"], Float[Array, "T J"]] | None  # cosines and sines; None: nothing turns
+
+
+class Part(Mapping[str, Array]):
+    """The weights whose names begin with a prefix, under the rest of their names; each is read when it is asked for.
+
+    >>> Part({"layers.0.w_q": 1, "layers.1.w_q": 2}, "layers.1.")["w_q"]
+    2
+    """
+
+    def __init__(self, weights: Mapping[str, Array], prefix: str) -> None:
+        self._weights, self._prefix = weights, prefix
+
+    def __getitem__(self, name: str) -> Array:
+        return self._weights[self._prefix + name]
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._prefix}{name}" in self._weights
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self._prefix) for name in self._weights if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @composed
@@ -39,7 +62,7 @@ def run_layer(
     >>> bool((x == 1).all()), cache.length  # weights of 0 pass the residual stream on
     (True, 3)
     """
-    layer, scale = spec.layers[number], np.asarray(spec.residual_scale, x.dtype)
+    layer, scale = spec.layers[number], x.dtype.type(spec.residual_scale)
     normed = run_norm(x, "attention_norm", weights, spec, ops)
     attended, cache = _attend(normed, weights, layer.mixer, spec, cache, table, ops)
     h = x + scale * run_norm(attended, "attention_post_norm", weights, spec, ops)

@@ -161,7 +161,7 @@ def moe_spec(
     chosen, act = integer(config, *active, most=count), fields.pop("activation", None)
     act = act or activation(config, "hidden_act", "silu")
     if act not in ("silu", "gelu_tanh", "swiglu_clamped"):
-        raise CheckpointError(f"config.json: experts have hidden_act silu or gelu_pytorch_tanh, not {config['hidden_act']}")
+        raise CheckpointError(f"config.json: experts have hidden_act silu or gelu_pytorch_tanh, not {act}")
     return MoeSpec(count, chosen, size, act, **fields)
 
 

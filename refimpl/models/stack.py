@@ -1,6 +1,6 @@
 """A stack of layers run over a namespace of operations: the encoder of BERT, the decoder of T5."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -8,34 +8,12 @@ import numpy as np
 from refimpl.contract import Array, Bool, Float, Int, composed
 from refimpl.llm.kv_cache import KVCache
 from refimpl.models.encoder_spec import StackSpec
+from refimpl.models.layer import Part
 
-__all__ = ["Memory", "Part", "embed_tokens", "read_memory", "run_stack"]
+__all__ = ["Memory", "embed_tokens", "read_memory", "run_stack"]
 
 Memory: TypeAlias = list[tuple[Float[Array, "S N H"], Float[Array, "S N H"]]]
 """For each layer of a decoder the keys and values of what the encoder made."""
-
-
-class Part(Mapping[str, Array]):
-    """The weights whose names begin with a prefix, under the rest of their names; each is read when it is asked for.
-
-    >>> Part({"layers.0.w_q": 1, "layers.1.w_q": 2}, "layers.1.")["w_q"]
-    2
-    """
-
-    def __init__(self, weights: Mapping[str, Array], prefix: str) -> None:
-        self._weights, self._prefix = weights, prefix
-
-    def __getitem__(self, name: str) -> Array:
-        return self._weights[self._prefix + name]
-
-    def __contains__(self, name: object) -> bool:
-        return f"{self._prefix}{name}" in self._weights
-
-    def __iter__(self) -> Iterator[str]:
-        return (name.removeprefix(self._prefix) for name in self._weights if name.startswith(self._prefix))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 @composed

@@ -33,7 +33,7 @@ SCALINGS = {
 
 @pytest.mark.parametrize("kind", SCALINGS)
 def test_both_spellings_say_the_same(kind: str):
-    wide = LLAMA | {"head_dim": 8}
+    wide = LLAMA | {"model_type": "phi3", "head_dim": 8}
     classic = wide | BASIC | {"rope_scaling": SCALINGS[kind], "torch_dtype": "float16"}
     parameters = {("rope_type" if key == "type" else key): value for key, value in SCALINGS[kind].items()} | BASIC
     version_5 = wide | {"rope_parameters": parameters, "dtype": "float16", "pretraining_tp": 1}
@@ -141,9 +141,16 @@ REFUSED = [
     ("low_freq_factor", {"rope_scaling": {"type": "llama3", "factor": 2.0, "original_max_position_embeddings": 8}}),
     ("must list 2 factors", {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}),
     ("must be an object", {"rope_scaling": "linear"}),
-    ("cannot rotate 1 of 4", {"partial_rotary_factor": 0.25}),
+    ("cannot rotate 1 of 4", {"model_type": "phi3", "partial_rotary_factor": 0.25}),
+    ("partial_rotary_factor 0.5, but models of this kind turn whole heads", {"partial_rotary_factor": 0.5}),
+    ("experts have hidden_act silu or gelu_pytorch_tanh, not relu", {"model_type": "mixtral", "hidden_act": "relu"}),
+    ("'layer_types'", {"model_type": "qwen3_moe", "use_sliding_window": True, "layer_types": ["full_attention"] * 2}),
+    ("attn_logit_softcapping", {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}),
     ("rope_theta must be a number from 2 to 1e+30, not 0.5", {"rope_theta": 0.5}),
-    ("cannot rotate 2 of 4", {"partial_rotary_factor": 0.5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+    (
+        "cannot rotate 2 of 4",
+        {"model_type": "phi3", "partial_rotary_factor": 0.5, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    ),
     ("must be at most high_freq_factor", {"rope_scaling": SCALINGS["llama3"] | {"low_freq_factor": 4.5}}),
     (
         "original_max_position_embeddings must be an integer from 2",

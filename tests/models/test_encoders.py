@@ -49,7 +49,7 @@ def first(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def test_every_kind_is_there():
-    assert len(ENCODERS) == 12 and len(SEQ2SEQ) == 4
+    assert len(ENCODERS) >= 12 and len(SEQ2SEQ) >= 4
     assert {load(name).spec.family for name in ENCODERS} == {"bert", "roberta", "distilbert", "clip", "t5"}
     assert {load(name).spec.family for name in SEQ2SEQ} == {"t5", "bart"}
 

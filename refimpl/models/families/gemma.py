@@ -18,12 +18,12 @@ from refimpl.models.weights import name_weights
 __all__ = ["GGUF", "MODEL_TYPES", "spec", "weights"]
 
 _KEYS = KEYS | {
-    "hidden_activation", "query_pre_attn_scalar", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping",
-    "attention_bias", "layer_types",
+    "hidden_activation", "query_pre_attn_scalar", "sliding_window", "final_logit_softcapping", "attention_bias",
+    "layer_types",
 }  # fmt: skip
-_PATTERN = "sliding_window_pattern"
-MODEL_TYPES = {"gemma2": _KEYS, "gemma3_text": _KEYS - {"attn_logit_softcapping"} | {"rope_local_base_freq", _PATTERN, f"_{_PATTERN}"}}
-_METADATA = WINDOWS | {key: key for key in ("final_logit_softcapping", "attn_logit_softcapping")}
+_PATTERN, _CAP = "sliding_window_pattern", "attn_logit_softcapping"
+MODEL_TYPES = {"gemma2": _KEYS | {_CAP}, "gemma3_text": _KEYS | {"rope_local_base_freq", _PATTERN, f"_{_PATTERN}"}}
+_METADATA = WINDOWS | {key: key for key in ("final_logit_softcapping", _CAP)}
 _THIRD = _METADATA | {"rope.freq_base_swa": "rope_local_base_freq"}
 GGUF = {
     "gemma2": Architecture("gemma2", _METADATA, configure=lambda config, meta: _gguf(config, meta, 46)),
@@ -42,7 +42,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family: every second layer of Gemma 2 sees all, every sixth of Gemma 3."""
     third = config["model_type"] == "gemma3_text"
     check_keys(config, MODEL_TYPES[config["model_type"]])
-    caps = [_cap(config, key, cap) for key, cap in (("attn_logit_softcapping", 50), ("final_logit_softcapping", 30))]
+    caps = [_cap(config, key, cap) for key, cap in ((_CAP, 50), ("final_logit_softcapping", 30))]
     scale = float(number(config, "query_pre_attn_scalar", 256, least=1e-6, most=1e9)) ** -0.5
     own: dict[str, Any] = {"qk_norm": "head", "rope": None} if third else {}
     mixer = attention_spec(

@@ -49,7 +49,8 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family; an absent rotary_pct is 0.25."""
     check_keys(config, MODEL_TYPES["gpt_neox"])
     old = {"partial_rotary_factor": config.get("rotary_pct", 0.25), "rope_theta": config.get("rotary_emb_base")}
-    mixer = reading.attention_spec({**old, **config}, partial=0.25, biases="qkvo" if flag(config, "attention_bias", True) else "")
+    biases = "qkvo" if flag(config, "attention_bias", True) else ""
+    mixer = reading.attention_spec({**old, **config}, partial=0.25, biases=biases)
     act = activation(config, "hidden_act", "gelu")
     network = MlpSpec(integer(config, "intermediate_size"), act, gated=False, biases=("b_up", "b_down"))
     norms = "parallel" if flag(config, "use_parallel_residual", True) else "before"
