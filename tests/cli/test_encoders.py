@@ -207,7 +207,8 @@ def test_what_cannot_be_is_refused_in_a_line(bert: str, t5: str, model: str, cap
     assert "the text is empty" in refused(capsys, "-m", bert, "--fill-mask", "")
     assert "a text to fill holds [MASK]" in refused(capsys, "-m", bert, "--fill-mask", "the cat")
     assert "PROMPT and --embed both name a prompt" in refused(capsys, "-m", bert, "the", "--embed", "the cat")
-    for unused in (["--explain"], ["--max-tokens", "3"], ["--now", "2026-01-31"], ["--chat-template-kwargs", '{"a": 1}']):
+    unused_flags = (["--explain"], ["--max-tokens", "3"], ["--now", "2026-01-31"])
+    for unused in unused_flags:
         assert f"leave out {unused[0]}" in refused(capsys, "-m", bert, "--embed", "the cat", *unused)
     assert "activations is for decoders alone" in refused(capsys, "-m", bert, "--embed", "a", "--activations", "int8")
     assert "draft is for decoders alone" in refused(capsys, "-m", t5, "cab", "--draft-model", "ngram")
