@@ -24,7 +24,10 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
     def print_help(self, file: IO[str] | Any = None) -> None:
-        (file or sys.stdout).write(self.format_help())  # argparse itself passes over a stream that takes nothing
+        out = file or sys.stdout  # argparse itself passes over a stream that takes nothing
+        if out is None:
+            raise UsageError("standard output is closed")
+        out.write(self.format_help())
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse flags with ``words`` around them; after -- all are words."""

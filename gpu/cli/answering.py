@@ -32,10 +32,11 @@ def load_model(options: argparse.Namespace) -> Any:
     """Return the model that the flags name, on the device that they name."""
     import gpu
 
-    if options.model.startswith(RANDOM):
-        from gpu.cli.sketch import check_room
+    for name in (options.model, options.draft_model or ""):
+        if name.startswith(RANDOM):
+            from gpu.cli.sketch import check_room
 
-        check_room(options.model)
+            check_room(name)
     return gpu.load(
         options.model, device=options.device, dtype=None if options.dtype == "auto" else options.dtype,
         threads=options.threads, activations=options.activations, context=options.ctx_size, offline=options.offline,

@@ -141,7 +141,10 @@ def check_writable(path: str) -> None:
 
 
 class _Late(io.TextIOBase):
-    """A file that is opened when its first text comes: a run that ends before leaves it as it was."""
+    """A file that is opened when its first text comes: a run that ends before leaves it as it was.
+
+    What goes wrong with it later, a full disk for one, names it too.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -150,15 +153,25 @@ class _Late(io.TextIOBase):
     def write(self, text: str) -> int:
         if self._file is None:
             self._file = io.TextIOWrapper(io.BufferedWriter(io.FileIO(self._path, "w")), encoding="utf-8")
-        return self._file.write(text)
+        with self._named():
+            return self._file.write(text)
 
     def flush(self) -> None:
         if self._file is not None:
-            self._file.flush()
+            with self._named():
+                self._file.flush()
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with self._named():
+                self._file.close()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from None
 
 
 @host

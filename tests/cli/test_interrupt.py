@@ -138,6 +138,9 @@ def test_closed_streams_are_one_line(model: str, start: Start) -> None:
     with start("-m", model, "hello", stdout=None, preexec_fn=_close(1)) as process:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2 and b"standard output is closed" in err and err.count(b"\n") == 1
+    with start("--help", stdout=None, preexec_fn=_close(1)) as process:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2 and b"standard output is closed" in err and err.count(b"\n") == 1
 
 
 def test_a_stream_that_takes_no_more_is_one_line(model: str, start: Start, tmp_path: Path) -> None:

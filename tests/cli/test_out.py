@@ -127,3 +127,9 @@ def test_a_device_is_written_as_it_is() -> None:
         stream.write("text")
         stream.flush()
     assert not Path(os.devnull).is_file()
+
+
+def test_a_full_disk_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", model, "the cat", "-n", "2", "-o", "/dev/full"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err == "gpu.run: error: /dev/full: No space left on device\n"

@@ -107,6 +107,8 @@ def test_a_model_larger_than_the_memory_is_not_made(capsys: Capture, monkeypatch
     out, err = capsys.readouterr()
     says = "random:llama-3.2-3b has 6.4 GB of weights, and this machine has 4.1 GB of memory: --explain counts without"
     assert out == "" and says in err and err.count("\n") == 1
+    assert main(["-m", "random:gpt2", "--draft-model", "random:llama-3.2-3b", "--prompt-tokens", "2"]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_a_small_one_runs(capsys: Capture) -> None:
