@@ -219,7 +219,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)
-    wrong = {folder: make(folder) for folder in parser.parse_args(arguments).folder}
+    transformers.logging.disable_progress_bar()
+    folders = parser.parse_args(arguments).folder
+    absent = [str(folder) for folder in folders if not (folder / "config.json").is_file()]
+    if absent:
+        parser.error(f"{absent[0]} has no config.json")
+    wrong = {folder: make(folder) for folder in folders}
     for folder, reasons in wrong.items():
         print(f"{folder}: {'; '.join(reasons) or 'made'}")
     return 1 if any(wrong.values()) else 0

@@ -63,7 +63,7 @@ def pick(name: str = "auto") -> str:
 def _why_no_cuda() -> str:
     """Return why CUDA kernels cannot run here, or nothing when they can."""
     if importlib.util.find_spec("cupy") is None:
-        return 'CuPy is not installed: pip install "refimpl[cuda12]" or "refimpl[cuda13]"'
+        return 'CuPy is not installed: pip install -e ".[cuda12]" or ".[cuda13]"'
     import cupy
 
     try:

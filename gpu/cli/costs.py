@@ -123,7 +123,9 @@ def describe(model: Any, limits: Machine, prompt: int) -> list[str]:
     spec, weights, device = model.spec, model.weights, this_machine(limits)
     total, active = parameters(spec)
     heads = f"{spec.num_heads} query and {spec.num_kv_heads} key heads of {spec.head_dim}"
-    met = "" if active == total else f", {active / 1e6:.1f} M of which a token meets,"
+    table = 0 if spec.tied_embeddings else spec.vocab_size * spec.hidden_size
+    beside = f" ({(active - table) / 1e6:.1f} M beside the table of inputs)" if table else ""
+    met = "" if active == total else f", {active / 1e6:.1f} M of which a token meets{beside},"
     formats = ", ".join(sorted({weight.format for weight in weights.values() if len(weight.shape) > 1}))
     peak = f"{limits.bytes_per_s / 1e9:.1f} GB/s, {limits.flops_per_s / 1e9:.0f} GFLOP/s in {DTYPE}"
     return [

@@ -51,7 +51,7 @@ def check_kind(options: argparse.Namespace, model: Any) -> str:
         return "encoder"
     kind = "encoder-decoder" if isinstance(model, Seq2SeqModel) else "decoder"
     if encodes:
-        raise UsageError(f"{name} is a {kind}: {_flag(options)} needs an encoder")
+        raise UsageError(f"{name} is {'a' if kind == 'decoder' else 'an'} {kind}: {_flag(options)} needs an encoder")
     wrong = _given(options, _DECODERS_ALONE) if kind == "encoder-decoder" else []
     if wrong:
         raise UsageError(f"{name} is an encoder-decoder: {wrong[0]} is for decoders alone")
@@ -59,12 +59,14 @@ def check_kind(options: argparse.Namespace, model: Any) -> str:
 
 
 def _texts(options: argparse.Namespace) -> list[str]:
-    """Return the texts of --embed; a - stands for the lines of standard input."""
-    texts = []
+    """Return the texts of --embed; a - stands for the lines of standard input, none of which is blank."""
+    texts: list[str] = []
     for text in options.embed:
-        texts += [line for line in read_text("-").split("\n") if line.strip()] if text == "-" else [text]
-    if not texts:
-        raise UsageError("standard input holds no text")
+        lines = read_text("-").split("\n") if text == "-" else [text]
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise UsageError(f"line {number} of standard input is empty")
+        texts += lines
     return texts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import regex
 
 from refimpl.contract import UsageError, host
-from refimpl.files.sandbox import render_template
+from refimpl.files.sandbox import render_template, template_reads
 from refimpl.files.tokenizer import Tokenizer
 
 __all__ = ["render_chat", "chat_ids"]
@@ -29,7 +29,8 @@ def render_chat(
 ) -> str:
     """Render messages by a chat template; ``options`` are further variables of the template (enable_thinking ...).
 
-    Errors: UsageError when there is no template, when it refuses the messages, fails or does not end.
+    Errors: UsageError when there is no template, when it refuses the messages, fails or does not end, and when there
+    are tools or documents that it does not read.
 
     >>> template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     >>> render_chat(template, [{"role": "user", "content": "Hi"}])
@@ -41,7 +42,11 @@ def render_chat(
         "messages": list(messages), "add_generation_prompt": add_generation_prompt,
         "bos_token": bos_token, "eos_token": eos_token, "tools": None, "documents": None,
     }  # fmt: skip
-    return render_template(template, variables | options, now)
+    text = render_template(template, variables | options, now)
+    for name in ("tools", "documents"):
+        if options.get(name) and not template_reads(template, name):
+            raise UsageError(f"the model's chat template reads no {name}: they would be left out")
+    return text
 
 
 def _strings(value: Any) -> list[str]:

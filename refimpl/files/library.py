@@ -26,7 +26,7 @@ def _open(data: Mapping[str, Any]) -> Any:
     except ImportError as error:
         raise CheckpointError(
             "this tokenizer.json is not byte-level BPE and needs the `tokenizers` library: "
-            "pip install 'refimpl[tokenizers]' or pip install tokenizers"
+            'pip install -e ".[tokenizers]", or pip install tokenizers'
         ) from error
     try:
         opened = tokenizers.Tokenizer.from_str(json.dumps(data))

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 
 import regex
-from jinja2 import Environment, Template, nodes
+from jinja2 import Environment, Template, meta, nodes
 from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -24,7 +24,7 @@ from jinja2.visitor import NodeTransformer
 
 from refimpl.contract import UsageError, host
 
-__all__ = ["render_template"]
+__all__ = ["render_template", "template_reads"]
 
 _STEPS, _STEPS_PER_CHARACTER, _CALL, _SECONDS = 200_000, 200, 20, 10
 _GLOBALS = ("range", "dict", "namespace")  # what templates use of all that jinja2 adds
@@ -237,3 +237,13 @@ def render_template(source: str, variables: Mapping[str, Any], now: datetime | N
     except Exception as error:  # whatever untrusted code raises
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(f"the chat template failed: {reason}") from error
+
+
+@host
+def template_reads(source: str, name: str) -> bool:
+    """Tell whether a template that renders looks at a variable.
+
+    >>> template_reads("{% if tools %}{{ tools[0] }}{% endif %}", "tools"), template_reads("{{ messages }}", "tools")
+    (True, False)
+    """
+    return name in meta.find_undeclared_variables(_Sandbox(_STEPS).parse(source))

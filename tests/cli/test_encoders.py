@@ -127,9 +127,12 @@ def test_long_texts_are_cut_and_it_is_said(bert: str, capsys: Capture, tmp_path:
 
 
 def test_texts_come_from_standard_input(bert: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("the cat\n\nmats\n"))
-    assert main(["-m", bert, "--embed", "-", "--output", "jsonl", "--device", "cpu"]) == 0
+    argv = ["-m", bert, "--embed", "-", "--output", "jsonl", "--device", "cpu"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the cat\nmats\n"))
+    assert main(argv) == 0
     assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["the cat", "mats"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the cat\n\nmats\n"))  # one vector a line, or none at all
+    assert "line 2 of standard input is empty" in refused(capsys, *argv)
 
 
 def test_masked_words_are_guessed(bert: str, capsys: Capture):

@@ -89,7 +89,7 @@ def test_with_a_gpu_both_run_there(cupy: Recorder) -> None:
 
 
 def test_cuda_without_cupy_says_what_to_install() -> None:
-    with pytest.raises(UsageError, match=r'^device cuda is not there: CuPy is not installed: pip install "refimpl\['):
+    with pytest.raises(UsageError, match=r'^device cuda is not there: CuPy is not installed: pip install -e "\.\['):
         device.pick("cuda")
 
 

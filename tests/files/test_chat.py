@@ -203,6 +203,12 @@ def test_tools_reach_the_template_and_stay_text(template):
     assert chat_ids(tokenizer, HELLO) == chat_ids(TOKENIZER, HELLO)
 
 
+@pytest.mark.parametrize("name", ["tools", "documents"])
+def test_what_a_template_does_not_read_is_refused(name):
+    with pytest.raises(UsageError, match=f"chat template reads no {name}"):
+        chat_ids(TOKENIZER, HELLO, **{name: [WEATHER]})
+
+
 def test_prompts_take_the_options_of_a_template():
     clock = "{{ strftime_now('%d %b %Y') }} {{ mood }} {% for tool in tools or [] %}{{ tool.name }} {% endfor %}"
     tokenizer = replace(TOKENIZER, chat_template=clock + "{{ messages[-1].content }}")
