@@ -191,7 +191,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
     if not _is_sizes(ids, len(ids)):
         raise CheckpointError(f"{folder}: eos_token_id must be an id or a list of ids, got {eos!r}")
-    return config | {"eos_token_id": ids}
+    return config if eos is None else config | {"eos_token_id": ids}
 
 
 @host

@@ -35,6 +35,8 @@ def _read_added(added: Any) -> _Added:
     for entry in entries:
         match entry:
             case {"id": int(id), "content": str(text)} if text and isinstance(added, list):
+                if entry.get("single_word"):
+                    raise CheckpointError(f"added token {text[:40]!r} is one of whole words, which is not supported")
                 ids[text] = id
                 for name, marked in marks.items():
                     marked |= {id} if entry.get(name) else set()

@@ -1,7 +1,8 @@
 """A tokenizer as models see it, whatever its kind: tokens by id, text to ids and back.
 
 Special tokens are ours to split, never an encoder's: only ``special=True`` recognises their spelling, and only a chat
-template earns that. What a user types stays text.
+template earns that. What a user types stays text, but for added tokens that are nothing but white space (the runs of
+blanks of GPT-NeoX): they say what they spell, and are found in any text.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -68,23 +69,31 @@ class Tokenizer:
         """Whether a text stands behind the BOS token."""
         return self.bos_id is not None and self.bos_id in self.prefix[:1]
 
-    @cached_property
-    def _special_pattern(self) -> "regex.Pattern[str]":
+    def _pattern(self, spellings: Iterable[str]) -> "regex.Pattern[str]":
+        """Compile a pattern whose one group is the token, wherever white space around it goes along."""
+
         def spelled(text: str) -> str:
             left = r"(?:(?<!\s)\s+)?" if self.specials[text] in self.strips_left else ""
             right = r"\s*" if self.specials[text] in self.strips_right else ""
-            return f"{left}{regex.escape(text)}{right}"
+            return f"{left}({regex.escape(text)}){right}"
 
-        longest_first = sorted(self.specials, key=len, reverse=True)
-        return regex.compile("|".join(map(spelled, longest_first)) or "(?!)")
+        longest_first = sorted(spellings, key=len, reverse=True)
+        return regex.compile(f"(?|{'|'.join(map(spelled, longest_first))})" if longest_first else "(?!)")
 
-    def split(self, text: str) -> list[str | int]:
+    @cached_property
+    def _special_pattern(self) -> "regex.Pattern[str]":
+        return self._pattern(self.specials)
+
+    @cached_property
+    def _blank_pattern(self) -> "regex.Pattern[str]":
+        return self._pattern(text for text, id in self.specials.items() if text.isspace() and id not in self.controls)
+
+    def split(self, text: str, *, special: bool = True) -> list[str | int]:
         """Split at spelled special tokens: pieces of text, and ids in place of the tokens."""
         pieces: list[str | int] = []
         begin = 0
-        for match in self._special_pattern.finditer(text):
-            found: str = match.group()
-            pieces += [text[begin : match.start()], self.specials[found if found in self.specials else found.strip()]]
+        for match in (self._special_pattern if special else self._blank_pattern).finditer(text):
+            pieces += [text[begin : match.start()], self.specials[match[1]]]
             begin = match.end()
         return [piece for piece in [*pieces, text[begin:]] if piece != ""]
 
@@ -95,7 +104,7 @@ class Tokenizer:
         dropped or becomes its unknown token, lone surrogates become U+FFFD.
         """
         ids: list[int] = []
-        for place, piece in enumerate(self.split(text) if special else [text]):
+        for place, piece in enumerate(self.split(text, special=special)):
             ids += [piece] if isinstance(piece, int) else self.encoder(_whole(piece), first and place == 0)
         return ids
 

@@ -12,11 +12,14 @@ from refimpl.models.encoder_spec import (
     encoder_shapes,
 )
 from refimpl.models.tensor import Tensor
-from refimpl.models.weights import take_tensors
+from refimpl.models.weights import check_copy, take_tensors
 
 __all__ = ["take_modules"]
 
 _BARE = ("embedding", "lm_head", "distance_bias")  # modules whose weight has their own name
+_MATRICES_OF_HEADS = {
+    "cls.predictions.decoder.weight", "lm_head.decoder.weight", "lm_head.weight", "vocab_projector.weight",
+}  # fmt: skip
 _COMPUTED = ("position_ids", "rotary_emb.inv_freq")  # what old files keep beside their weights
 
 
@@ -39,7 +42,11 @@ def take_modules(
     named = {name: theirs for name in shapes if (theirs := _of_layer(name, table)) is not None}
     there = {name.split(".")[0] for name, theirs in named.items() if theirs in known}
     wanted = {name: theirs for name, theirs in named.items() if name.split(".")[0] in there or not _is_head(name)}
-    return take_tensors(known, {name: (theirs, shapes[name]) for name, theirs in wanted.items()}, spec.family)
+    taken = take_tensors(known, {name: (theirs, shapes[name]) for name, theirs in wanted.items()}, spec.family)
+    has_head = isinstance(spec, EncoderDecoderSpec) or "mask.w_map" in taken
+    for name in sorted(_MATRICES_OF_HEADS & bare.keys()) if has_head and spec.tied_embeddings else ():
+        check_copy(name, bare[name], taken["embedding"])
+    return taken
 
 
 def _is_head(name: str) -> bool:

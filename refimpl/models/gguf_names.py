@@ -152,7 +152,8 @@ def _positions(meta: Mapping[str, Any], tensors: Mapping[str, Tensor], own: Arch
     if own.paired and rotated != head_dim:
         raise CheckpointError(f"GGUF metadata: rotating {rotated} of {head_dim} dimensions in pairs is not supported")
     part = 1.0 if rotated == head_dim else (rotated + 0.5) / head_dim  # in the middle: to be multiplied and cut off
-    return {"head_dim": head_dim, "partial_rotary_factor": part, "rope_scaling": _rope_scaling(meta, tensors)}
+    turned = {"rope_theta": 10000.0, "partial_rotary_factor": part, "rope_scaling": _rope_scaling(meta, tensors)}
+    return {"head_dim": head_dim, **turned}
 
 
 def _one(key: str, value: Any) -> Any:

@@ -9,8 +9,8 @@ from refimpl.models.config import activation, flag, integer, layer_count, number
 from refimpl.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, MoeSpec, RopeSpec
 
 __all__ = [
-    "FULL", "KEYS", "attention_spec", "context", "layer_kinds", "layer_numbers", "layers_of", "mlp_spec", "model_spec",
-    "moe_spec", "ropes_by_kind", "windows",
+    "FULL", "KEYS", "KINDS", "attention_spec", "context", "layer_kinds", "layer_numbers", "layers_of", "mlp_spec",
+    "model_spec", "moe_spec", "ropes_by_kind", "windows",
 ]  # fmt: skip
 
 KEYS = frozenset((
@@ -21,7 +21,7 @@ KEYS = frozenset((
 ))  # fmt: skip
 """The keys that nearly every decoder reads."""
 
-FULL, SLIDES = "full_attention", "sliding_attention"
+KINDS = FULL, SLIDES = "full_attention", "sliding_attention"
 
 
 @host
@@ -84,7 +84,7 @@ def layers_of(
 
 @host
 def layer_kinds(
-    config: Mapping[str, Any], slides: Callable[[int], bool], kinds: tuple[str, str] = (FULL, SLIDES)
+    config: Mapping[str, Any], slides: Callable[[int], bool], kinds: tuple[str, str] = KINDS
 ) -> list[str]:
     """State the kind of every layer: what layer_types says, or the second kind where ``slides`` is true of its number.
 

@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
+import numpy as np
+
 from refimpl.blocks import FORMATS
 from refimpl.contract import CheckpointError, host
 from refimpl.models.spec import ModelSpec, weight_shapes
 from refimpl.models.tensor import Tensor, stack
 
-__all__ = ["name_weights", "take_tensors"]
+__all__ = ["check_copy", "name_weights", "take_tensors"]
 
 _NUMBERS = ("float64", "float32", "float16", "bfloat16")
 
@@ -51,7 +53,9 @@ def name_weights(
             weights |= {key: _stack(key, [parts[key] for parts in each]) for key in wanted}
         elif wanted:
             weights |= take(name, wanted, 0)
-    ignored += ("lm_head.weight",) * spec.tied_embeddings  # a second copy of the embedding
+    if spec.tied_embeddings and "lm_head.weight" in tensors:
+        check_copy("lm_head.weight", tensors["lm_head.weight"], weights["embedding"])
+        ignored += ("lm_head.weight",)
     left = [name for name in tensors if name not in used and name not in ignored and not _HARMLESS.search(name)]
     if left:
         raise CheckpointError(f"tensor {left[0]} is not part of this {spec.family} model ({len(left)} such tensors)")
@@ -75,6 +79,18 @@ def take_tensors(
     if left:
         raise CheckpointError(f"tensor {left[0]} is not part of this {model} model ({len(left)} such tensors)")
     return taken
+
+
+@host
+def check_copy(name: str, tensor: Tensor, embedding: Tensor) -> None:
+    """Refuse a head of its own beside a config that says that the embedding is the head: readers disagree then.
+
+    Sixteen rows are compared, from the first to the last: heads that were trained apart differ in all of them.
+    """
+    rows = np.linspace(0, embedding.shape[0] - 1, 16).astype(int)
+    fits = tensor.shape == embedding.shape
+    if not fits or not np.array_equal(tensor.take_rows(rows).read(), embedding.take_rows(rows).read(), equal_nan=True):
+        raise CheckpointError(f"tensor {name} is not the embedding, as tie_word_embeddings says (or is, by default)")
 
 
 def _entries(table: Mapping[str, str], num_layers: int) -> Iterator[tuple[str, list[str]]]:

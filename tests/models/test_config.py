@@ -144,7 +144,10 @@ REFUSED = [
     ("cannot rotate 1 of 4", {"model_type": "phi3", "partial_rotary_factor": 0.25}),
     ("partial_rotary_factor 0.5, but models of this kind turn whole heads", {"partial_rotary_factor": 0.5}),
     ("experts have hidden_act silu or gelu_pytorch_tanh, not relu", {"model_type": "mixtral", "hidden_act": "relu"}),
-    ("'layer_types'", {"model_type": "qwen3_moe", "use_sliding_window": True, "layer_types": ["full_attention"] * 2}),
+    (
+        "all slide, or none",
+        {"model_type": "qwen3_moe", "use_sliding_window": True, "layer_types": ["full_attention"] * 2},
+    ),
     ("attn_logit_softcapping", {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}),
     ("rope_theta must be a number from 2 to 1e+30, not 0.5", {"rope_theta": 0.5}),
     (

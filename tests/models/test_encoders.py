@@ -213,7 +213,11 @@ def test_a_head_of_its_own_replaces_the_embedding():
     model = load("t5_v1_1")
     own = Seq2SeqModel(model.spec, {**model.weights, "lm_head": head.astype(np.float64)})
     weights = read_weights(tensors, read_spec(config))
-    assert weights["lm_head"].read() is head and "lm_head" not in read_weights(tensors, read_spec(tied(config)))
+    assert weights["lm_head"].read() is head
+    twice = tensors | {"lm_head.weight": tensors["shared.weight"]}
+    assert "lm_head" not in read_weights(twice, read_spec(tied(config)))
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is not the embedding, as tie_word_embeddings says"):
+        read_weights(tensors, read_spec(tied(config)))
     states = model.forward([[5, 6, 1]], [[0, 7]])["decoder_hidden_states"][-1, 0]
     np.testing.assert_allclose(own.forward([[5, 6, 1]], [[0, 7]])["logits"][0], states @ head.T, rtol=1e-9)
 

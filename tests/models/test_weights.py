@@ -46,10 +46,19 @@ def test_what_old_files_keep_is_ignored():
     more = {"transformer.h.0.attn.bias": mask, "transformer.h.1.attn.masked_bias": scrap}
     assert "lm_head" not in read_weights(tensors_of(GPT2) | more, read_spec(GPT2))
     tied = LLAMA | {"tie_word_embeddings": True}
-    more = {"model.layers.0.self_attn.rotary_emb.inv_freq": scrap, "lm_head.weight": scrap}
+    copy = tensors_of(tied)["model.embed_tokens.weight"]
+    more = {"model.layers.0.self_attn.rotary_emb.inv_freq": scrap, "lm_head.weight": copy}
     assert "lm_head" not in read_weights(tensors_of(tied) | more, read_spec(tied))
 
 
+def test_a_head_that_is_no_copy_of_the_embedding_is_refused():
+    tied, tensors = TIED, tensors_of(TIED)
+    for head in (as_tensor(np.zeros((23, 12), np.float32)), as_tensor(np.zeros(3, np.float32))):
+        with pytest.raises(CheckpointError, match=r"lm_head\.weight is not the embedding, as tie_word_embeddings says"):
+            read_weights(tensors | {"lm_head.weight": head}, read_spec(tied))
+
+
+TIED = LLAMA | {"tie_word_embeddings": True}
 Q = "model.layers.1.self_attn.q_proj.weight"
 BEYOND = "model.layers.2.mlp.up_proj.weight"
 BIAS = "model.layers.0.self_attn.q_proj.bias"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,3 +190,21 @@ def test_a_pattern_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch):
     assert tokenizer.decode(tokenizer.encode("aac b")) == "aac b"
     with pytest.raises(UsageError, match="does not come to an end"):
         tokenizer.encode("a" * 60 + "b")
+
+
+def test_blanks_that_are_tokens_are_found_in_any_text():
+    """GPT-NeoX holds runs of blanks as added tokens, which say what they spell; other added tokens stay text there."""
+    data = described()
+    count = len(data["model"]["vocab"])
+    for place, text in enumerate(["  ", "    ", "<think>", "\n\n"]):
+        data["added_tokens"].append({
+            "id": count + place, "content": text, "single_word": False, "lstrip": False, "rstrip": text == "\n\n",
+            "normalized": True, "special": False,
+        })  # fmt: skip
+    tokenizer = tokenizer_from_folder(write(data))
+    oracle = tokenizers.Tokenizer.from_str(json.dumps(data))
+    oracle.encode_special_tokens = True
+    for text in ("a  b", "x\n      y", "     ", "\n\n z", "no blanks"):
+        assert tokenizer.encode(text) == oracle.encode(text).ids, text
+    assert count + 2 not in tokenizer.encode("<think>") and count + 2 in tokenizer.encode("<think>", special=True)
+    assert tokenizer.encode("a\n\n b", special=True)[1] == count + 3

@@ -131,7 +131,7 @@ def test_the_first_text_alone_gets_the_blank():
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(CheckpointError, match=r"pip install 'refimpl\[tokenizers\]'"):
+    with pytest.raises(CheckpointError, match=r'pip install -e "\.\[tokenizers\]"'):
         tokenizer_from_folder(write(json.loads(train("t5").to_str())))
 
 

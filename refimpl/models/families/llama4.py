@@ -52,7 +52,8 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 
 
 def _mixers(config: Mapping[str, Any]) -> list[AttentionSpec]:
-    mixer = reading.attention_spec(config, head_dim=128, biases="qkvo" if flag(config, "attention_bias") else "")
+    biases = "qkvo" if flag(config, "attention_bias") else ""
+    mixer = reading.attention_spec(config, head_dim=128, biases=biases, theta=5e5)
     rope, turns = mixer.rope, turning(config)
     assert rope is not None
     normed = "head" if flag(config, "use_qk_norm", True) else "none"

@@ -30,7 +30,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     check_keys(config, MODEL_TYPES["mixtral"])
     size = integer(config, "intermediate_size")
     moe = moe_spec(config, ("num_local_experts", 8), ("num_experts_per_tok", 2), size)
-    mixers = windows(config, attention_spec(config), lambda _: True)
+    mixers = windows(config, attention_spec(config, theta=1e6), lambda _: True)
     return model_spec(config, "mixtral", layers_of(mixers, moe), eps=1e-5)
 
 

@@ -22,7 +22,7 @@ _KEYS = reading.KEYS | WINDOW_KEYS | {
 }  # fmt: skip
 MODEL_TYPES = {
     "qwen2_moe": _KEYS | {_SHARED_SIZE, "qkv_bias"},
-    "qwen3_moe": _KEYS - {"layer_types"} | {"attention_bias"},  # where one layer slides, all do
+    "qwen3_moe": _KEYS | {"attention_bias"},
 }
 GGUF = {
     "qwen2moe": Architecture(
@@ -52,10 +52,12 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
         biases = "qkvo" if flag(config, "attention_bias") else ""
         mixer = reading.attention_spec(config, head_dim=128, biases=biases, qk_norm="head")
     mixers = [mixer] * layer_count(config)
-    if flag(config, "use_sliding_window"):
+    if slides := flag(config, "use_sliding_window"):
         if kind == "qwen2_moe" and not config.get("layer_types"):
             raise CheckpointError("config.json: use_sliding_window needs layer_types: readers disagree who slides")
         mixers = reading.windows(config, mixer, lambda _: True, 4096)
+    if kind == "qwen3_moe" and set(reading.layer_kinds(config, lambda _: slides)) != {reading.KINDS[slides]}:
+        raise CheckpointError("config.json: layer_types: in qwen3_moe use_sliding_window says that all slide, or none")
     return reading.model_spec(config, "qwen_moe", reading.layers_of(mixers, _networks(config)))
 
 

@@ -37,7 +37,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
     """Read a config of this family; with use_sliding_window the layers without positions slide."""
     check_keys(config, MODEL_TYPES["smollm3"])
     turns = turning(config)
-    mixer = attention_spec(config, biases="qkvo" if flag(config, "attention_bias") else "")
+    mixer = attention_spec(config, biases="qkvo" if flag(config, "attention_bias") else "", theta=2e6)
     mixers = [mixer] * len(turns)
     if flag(config, "use_sliding_window") or config.get("layer_types"):
         mixers = windows(config, mixer, lambda number: not turns[number])
