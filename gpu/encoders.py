@@ -31,7 +31,7 @@ def load_encoder(
     given = [key for key, value in settings.items() if value is not None]
     given += ["activations"] if activations != "float32" else []
     if given:
-        raise UsageError(f"{given[0]} is for decoders alone, and {source.path} is none: {source.spec.family}")
+        raise UsageError(f"{source.path} ({source.spec.family}) is no decoder, and only decoders take {given[0]}")
     if dtype not in (None, *_DTYPES):
         raise UsageError(f"dtype is one of {', '.join(_DTYPES)}, not {dtype!r}")
     weights = _packed_weights(source, dtype) if name == "cpu" else _placed(rounded_weights(source, dtype), name)
