@@ -82,7 +82,8 @@ class EncoderModel:
         """Run texts of one length, padded where the mask has 0, and return what transformers returns, by its names.
 
         last_hidden_state [R T D]; hidden_states [L + 1 R T D], the last behind the final norm (transformers' CLIP has
-        the state before it there); and of the heads that the checkpoint has, pooler_output, text_embeds, logits. Each text runs alone: none depends on its neighbours.
+        the state before it there); and of the heads that the checkpoint has, pooler_output, text_embeds, logits. Each
+        text runs alone: none depends on its neighbours.
 
         Constraints:
             (C4) there is a token type for each token, where any are given.

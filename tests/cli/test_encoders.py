@@ -213,8 +213,10 @@ def test_what_cannot_be_is_refused_in_a_line(bert: str, t5: str, model: str, cap
     unused_flags = (["--explain"], ["--max-tokens", "3"], ["--now", "2026-01-31"])
     for unused in unused_flags:
         assert f"leave out {unused[0]}" in refused(capsys, "-m", bert, "--embed", "the cat", *unused)
-    assert "(bert) is no decoder, and only decoders take activations" in refused(capsys, "-m", bert, "--embed", "a", "--activations", "int8")
-    assert "(t5) is no decoder, and only decoders take draft" in refused(capsys, "-m", t5, "cab", "--draft-model", "ngram")
+    said = refused(capsys, "-m", bert, "--embed", "a", "--activations", "int8")
+    assert "(bert) is no decoder, and only decoders take activations" in said
+    said = refused(capsys, "-m", t5, "cab", "--draft-model", "ngram")
+    assert "(t5) is no decoder, and only decoders take draft" in said
     assert "--max-tokens 600 exceeds the context of 512" in refused(capsys, "-m", t5, "cab", "-n", "600")
     assert plain_main(["-m", bert, "the cat"]) == 2
     assert "is an encoder: it answers nothing" in capsys.readouterr().err
