@@ -153,7 +153,7 @@ def test_a_layer_is_read_at_a_time(tmp_path):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert layer < peak < 1.5 * layer and 5 * layer < sum(sizes.values())
+    assert layer / 2 < peak < layer and 5 * layer < sum(sizes.values())  # the network's matrices, never a whole layer
 
 
 def test_what_every_step_reads_is_kept_first():

@@ -54,10 +54,9 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 def _mixers(config: Mapping[str, Any]) -> list[AttentionSpec]:
     biases = "qkvo" if flag(config, "attention_bias") else ""
     mixer = reading.attention_spec(config, head_dim=128, biases=biases, theta=5e5)
-    rope, turns = mixer.rope, turning(config)
-    assert rope is not None
-    normed = "head" if flag(config, "use_qk_norm", True) else "none"
-    turned = replace(mixer, rope=replace(rope, interleaved=True), qk_norm=normed)
+    turns, normed = turning(config), "head" if flag(config, "use_qk_norm", True) else "none"
+    assert mixer.rope is not None
+    turned = replace(mixer, rope=replace(mixer.rope, interleaved=True), qk_norm=normed)
     floor = float(number(config, "floor_scale", 8192, least=1, most=1e9))
     growth = (floor, float(number(config, "attn_scale", 0.1, least=0, most=1e6)))
     still = replace(mixer, rope=None, temperature=growth if config.get("attn_temperature_tuning", True) else None)

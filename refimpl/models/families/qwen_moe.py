@@ -20,10 +20,7 @@ _KEYS = reading.KEYS | WINDOW_KEYS | {
     "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
     "decoder_sparse_step", "mlp_only_layers",
 }  # fmt: skip
-MODEL_TYPES = {
-    "qwen2_moe": _KEYS | {_SHARED_SIZE, "qkv_bias"},
-    "qwen3_moe": _KEYS | {"attention_bias"},
-}
+MODEL_TYPES = {"qwen2_moe": _KEYS | {_SHARED_SIZE, "qkv_bias"}, "qwen3_moe": _KEYS | {"attention_bias"}}
 GGUF = {
     "qwen2moe": Architecture(
         "qwen2_moe", MIXTURE | {"expert_shared_feed_forward_length": _SHARED_SIZE}, {"norm_topk_prob": False}
@@ -57,7 +54,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
             raise CheckpointError("config.json: use_sliding_window needs layer_types: readers disagree who slides")
         mixers = reading.windows(config, mixer, lambda _: True, 4096)
     if kind == "qwen3_moe" and set(reading.layer_kinds(config, lambda _: slides)) != {reading.KINDS[slides]}:
-        raise CheckpointError("config.json: layer_types: in qwen3_moe use_sliding_window says that all slide, or none")
+        raise CheckpointError("config.json: layer_types: by use_sliding_window all layers of qwen3_moe slide, or none")
     return reading.model_spec(config, "qwen_moe", reading.layers_of(mixers, _networks(config)))
 
 
