@@ -145,7 +145,7 @@ REFUSED = [
     ("partial_rotary_factor 0.5, but models of this kind turn whole heads", {"partial_rotary_factor": 0.5}),
     ("experts have hidden_act silu or gelu_pytorch_tanh, not relu", {"model_type": "mixtral", "hidden_act": "relu"}),
     (
-        "all slide, or none",
+        "all layers of qwen3_moe slide, or none",
         {"model_type": "qwen3_moe", "use_sliding_window": True, "layer_types": ["full_attention"] * 2},
     ),
     ("attn_logit_softcapping", {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}),
