@@ -3,17 +3,20 @@
 import copy
 import json
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from refimpl.contract import CheckpointError
+from refimpl.files.checkpoint import read_config
 from refimpl.llm.rope_scaling import rope_frequencies
 from refimpl.models.families import SUPPORTED, read_spec
 from refimpl.models.spec import MlpSpec
 from tests.models.tiny import GPT2, LLAMA, MORE, PHI3_FACTORS
 
+FAMILIES = Path(__file__).parents[2] / "golden" / "families"
 BASIC = {"rope_theta": 500.0, "partial_rotary_factor": 0.5}
 SCALINGS = {
     "none": {"type": "default"},
@@ -103,6 +106,23 @@ def test_defaults_of_the_families():
     assert read_spec(without | {"model_type": "qwen3"}).head_dim == 128
     assert read_spec(without | {"model_type": "phi3", "hidden_size": 16}).norm_eps == 1e-5
     assert read_spec(without | {"hidden_size": 16}).norm_eps == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "theta"),  # of configuration_NAME.py in transformers 5.24
+    [("llama", 1e4), ("qwen3_moe", 1e4), ("mixtral", 1e6), ("smollm3", 2e6), ("llama4", 5e5), ("gemma2", 1e4),
+     ("glm4_moe", 1e4), ("granite", 1e4)],
+)  # fmt: skip
+def test_theta_where_a_config_states_none(name: str, theta: float):
+    without = {key: value for key, value in MORE[name].items() if not key.startswith("rope_")}
+    assert {rope.theta for rope in read_spec(without).ropes} == {theta}
+
+
+def test_what_ends_an_answer_where_a_config_states_nothing(tmp_path: Path):
+    for name, ends in (("t5", (1,)), ("bart", (2,))):
+        config = json.loads((FAMILIES / name / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "eos_token_id"}))
+        assert read_spec(read_config(tmp_path)).eos_ids == ends
 
 
 def test_ends_are_a_set():
