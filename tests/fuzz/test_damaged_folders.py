@@ -80,6 +80,8 @@ def test_damaged_gguf_metadata(name: str):
         spec = gguf_spec(metadata, tensors)
         return Model(spec, HeldWeights(gguf_weights(metadata, tensors, spec), np.float32))
 
+    ran = 0
     for seed in range(EACH):
         metadata, tensors = damaged_gguf(name, seed)
-        survives(f"{name}, seed {seed}", partial(load_gguf, metadata, held(tensors)))
+        ran += survives(f"{name}, seed {seed}", partial(load_gguf, metadata, held(tensors)))
+    assert ran < EACH  # some of the damage is seen
